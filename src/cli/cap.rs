@@ -1,7 +1,5 @@
 //! `vramtrace cap`: another limit for a process or a group that runs.
 
-use std::time::Duration;
-
 use vramtrace_format::capspec::{self, Limit, Target};
 use vramtrace_format::policy;
 use vramtrace_format::uuid;
@@ -39,50 +37,43 @@ pub struct Args {
     limit: String,
 }
 
-/// How long the command waits for the process to apply the limit. A process that makes CUDA calls applies it
-/// at the next one; an idle process does not.
-pub const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(50);
-
 pub fn run(args: Args) -> Outcome {
     let limit = match args.limit.as_str() {
         "none" => None,
-        text => Some(parse(text)?),
-    };
-    let device = args.device.as_deref().map(parse_device).transpose()?;
-    match (args.pid, args.group) {
-        (Some(pid), _) => {
-            print(&set_process_limit(pid, device.as_ref(), limit)?)?;
-            Ok(DONE)
+        text => {
+            let wrong = |why| Failure::new(format!("limit `{text}`: {why}; or `none`"));
+            Some(policy::soft(text).map_err(wrong)?)
         }
-        (None, Some(name)) => set_group_limit(&name, device.as_ref(), limit),
-        (None, None) => Err(Failure::new("name a process (--pid) or a group (--group)")),
-    }
-}
-
-fn parse(text: &str) -> Result<Limit, Failure> {
-    let limit = policy::soft(text);
-    limit.map_err(|why| Failure::new(format!("limit `{text}`: {why}; or `none`")))
+    };
+    let device = args.device.as_deref().map(DeviceOption::parse).transpose()?;
+    print(&match (args.pid, args.group) {
+        (Some(pid), _) => of_process(pid, device.as_ref(), limit)?,
+        (None, Some(name)) => of_group(&name, device.as_ref(), limit)?,
+        (None, None) => return Err(Failure::new("name a process (--pid) or a group (--group)")),
+    })?;
+    Ok(DONE)
 }
 
 /// The value of --device.
 struct DeviceOption<'a> {
     text: &'a str,
-    whose: Target,
+    target: Target,
 }
 
-fn parse_device(text: &str) -> Result<DeviceOption<'_>, Failure> {
-    let whose = capspec::parse(&format!("{text}=1GiB")).map(|spec| spec.rules[0].target);
-    match whose {
-        Ok(whose) => Ok(DeviceOption { text, whose }),
-        Err(_) => Err(Failure::new(format!(
-            "--device `{text}` is no device; write an ordinal (0) or GPU-<uuid>"
-        ))),
+impl DeviceOption<'_> {
+    fn parse(text: &str) -> Result<DeviceOption<'_>, Failure> {
+        match capspec::parse(&format!("{text}=1GiB")).map(|spec| spec.rules[0].target) {
+            Ok(target) => Ok(DeviceOption { text, target }),
+            Err(_) => Err(Failure::new(format!(
+                "--device `{text}` is no device; write an ordinal (0) or GPU-<uuid>"
+            ))),
+        }
     }
 }
 
-/// A device in the page of the process or group.
-struct DeviceUse {
-    /// Index of the device in that page.
+/// A device that a process or group uses.
+struct Used {
+    /// Index of the device in the page of the process or group.
     number: usize,
     ordinal: u8,
     uuid: [u8; 16],
@@ -90,98 +81,90 @@ struct DeviceUse {
     counted: u64,
 }
 
-impl DeviceUse {
+impl Used {
     fn is(&self, named: Option<&DeviceOption>) -> bool {
-        match named.map(|named| named.whose) {
+        match named.map(|named| named.target) {
             None | Some(Target::Others) => self.ordinal != u8::MAX,
             Some(Target::Ordinal(ordinal)) => u32::from(self.ordinal) == ordinal,
             Some(Target::Gpu(uuid) | Target::Mig(uuid)) => uuid == self.uuid,
         }
     }
 
-    /// `pid 4711 cuda:0: 6.00 GiB of 80.00 GiB, 2.00 GiB in use`. `bytes`: the new limit; `None`: no limit.
-    fn describe(&self, whose: &str, bytes: Option<u64>) -> String {
-        let Some(bytes) = bytes else { return format!("{whose}: no cap") };
-        let mut line = format!("{whose}: {} of {}", limit(bytes), size(self.total));
-        let over = self.counted.saturating_sub(bytes);
-        match over {
-            0 => line.push_str(&format!(", {} in use", size(self.counted))),
-            _ => line.push_str(&format!(
-                "; {} are in use: new requests are refused until {} are freed",
-                size(self.counted),
+    /// `: 6.00 GiB of 80.00 GiB, 2.00 GiB in use`. `bytes`: the new limit; `None`: no limit.
+    fn describe(&self, bytes: Option<u64>) -> String {
+        let Some(bytes) = bytes else { return ": no cap".into() };
+        let (cap, total, used) = (limit(bytes), size(self.total), size(self.counted));
+        match self.counted.saturating_sub(bytes) {
+            0 => format!(": {cap} of {total}, {used} in use"),
+            over => format!(
+                ": {cap} of {total}; {used} are in use: new requests are refused until {} are freed",
                 size(over)
-            )),
+            ),
         }
-        line
     }
 }
 
-/// The devices that --device names, or all. An error if there is none. `owner` is for the message.
-fn matching_devices<'d>(
-    known: &'d [DeviceUse],
-    named: Option<&DeviceOption>,
+/// Orders a limit for the devices that --device names, or for all; returns a line for each. `order` gives its begin and end. An
+/// error if there is no such device.
+fn order_all(
     owner: &str,
-) -> Result<Vec<&'d DeviceUse>, Failure> {
-    let matching_devices: Vec<&DeviceUse> =
-        known.iter().filter(|device| device.is(named)).collect();
-    if !matching_devices.is_empty() {
-        return Ok(matching_devices);
+    used: impl Iterator<Item = Used>,
+    named: Option<&DeviceOption>,
+    limit: Option<Limit>,
+    order: impl Fn(&Used, Option<u64>) -> Result<(String, &'static str), Failure>,
+) -> Result<String, Failure> {
+    let used: Vec<Used> = used.collect();
+    let mut out = String::new();
+    for device in used.iter().filter(|device| device.is(named)) {
+        let bytes = limit.map(|limit| limit.bytes(device.total));
+        let (begin, end) = order(device, bytes)?;
+        out.push_str(&format!("{begin}{}{end}\n", device.describe(bytes)));
     }
-    let all = known.iter().filter(|device| device.is(None));
+    if !out.is_empty() {
+        return Ok(out);
+    }
+    let all = used.iter().filter(|device| device.is(None));
     let all: Vec<String> = all
         .map(|device| format!("{} ({})", device.ordinal, uuid::text(&device.uuid, false)))
         .collect();
-    Err(Failure::new(match (named, all.is_empty()) {
-        (Some(DeviceOption { text, .. }), false) => {
+    Err(Failure::new(match named.filter(|_| !all.is_empty()) {
+        Some(DeviceOption { text, .. }) => {
             format!("--device {text}: {owner} uses no such device; it uses {}", all.join(", "))
         }
-        _ => format!("{owner} uses no device yet: set the limit after its first CUDA call"),
+        None => format!("{owner} uses no device yet: set the limit after its first CUDA call"),
     }))
 }
 
 /// Sets the cap of a process on all of its devices. `None`: no cap. Returns a line for each device.
 #[cfg(feature = "top")]
 pub fn set_everywhere(pid: u32, limit: Option<Limit>) -> Result<String, Failure> {
-    set_process_limit(pid, None, limit)
+    of_process(pid, None, limit)
 }
 
-fn set_process_limit(
+fn of_process(
     pid: u32,
     named: Option<&DeviceOption>,
     limit: Option<Limit>,
 ) -> Result<String, Failure> {
-    let target = ControlTarget::find(pid).map_err(|missing| Failure::new(missing.message(pid)))?;
-    let process = target.state()?;
-    let known = process.devices.iter().map(|device| DeviceUse {
+    let target = ControlTarget::find(pid)?;
+    let used = target.state()?.devices.into_iter().map(|device| Used {
         number: device.ordinal.into(),
         ordinal: device.ordinal,
         uuid: device.uuid,
         total: device.total_bytes,
         counted: device.counted,
     });
-    let known: Vec<DeviceUse> = known.collect();
-    let mut out = String::new();
-    for device in matching_devices(&known, named, &format!("process {pid}"))? {
-        let bytes = limit.map(|limit| limit.bytes(device.total));
-        if !target.order(device.ordinal, bytes)? {
-            return Err(Failure::new(format!(
-                "device {}: only devices 0 to 15 can be changed",
-                device.ordinal
-            )));
-        }
-        let acknowledged = target.obeys(device.ordinal, ACKNOWLEDGE_TIMEOUT)?;
-        out.push_str(&device.describe(&format!("pid {pid} cuda:{}", device.ordinal), bytes));
-        out.push_str(match (acknowledged, target.is_apart()) {
-            (true, _) => "\n",
-            (false, false) => " (from its next CUDA call on)\n",
-            // The process is in another ipc namespace or has no shared memory: it polls a file once a second.
-            (false, true) => " (from its first CUDA call in a second or later)\n",
-        });
-    }
-    Ok(out)
+    order_all(&format!("process {pid}"), used, named, limit, |device, bytes| {
+        let applied = target.order(device.ordinal, bytes)?;
+        Ok((format!("pid {pid} cuda:{}", device.ordinal), applied.text()))
+    })
 }
 
-fn set_group_limit(name: &str, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
+fn of_group(
+    name: &str,
+    named: Option<&DeviceOption>,
+    limit: Option<Limit>,
+) -> Result<String, Failure> {
     policy::check_name(name).map_err(|why| Failure::new(format!("--group `{name}` {why}")))?;
     let group = Group::open(name).map_err(|problem| match problem {
         missing if missing.is_not_found() => Failure::new(format!(
@@ -192,22 +175,15 @@ fn set_group_limit(name: &str, named: Option<&DeviceOption>, limit: Option<Limit
     let Some(group) = group.filter(|group| !group.members.is_empty()) else {
         return Err(Failure::new(format!("--group {name}: none of its processes runs")));
     };
-    let known = group.devices.iter().map(|(number, known)| DeviceUse {
+    let used = group.devices.iter().map(|(number, device)| Used {
         number: *number,
-        ordinal: known.ordinal,
-        uuid: known.uuid,
-        total: known.total_bytes,
-        counted: known.counted,
+        ordinal: device.ordinal,
+        uuid: device.uuid,
+        total: device.total_bytes,
+        counted: device.counted,
     });
-    let known: Vec<DeviceUse> = known.collect();
-    let mut out = String::new();
-    for device in matching_devices(&known, named, &format!("group {name}"))? {
-        let bytes = limit.map(|limit| limit.bytes(device.total));
+    order_all(&format!("group {name}"), used, named, limit, |device, bytes| {
         group.order(device.number, bytes)?;
-        let whose = format!("group {name} {}", uuid::text(&device.uuid, false));
-        out.push_str(&device.describe(&whose, bytes));
-        out.push('\n');
-    }
-    print(&out)?;
-    Ok(DONE)
+        Ok((format!("group {name} {}", uuid::text(&device.uuid, false)), ""))
+    })
 }

@@ -3,11 +3,9 @@
 use vramtrace_format::SwitchedBy;
 use vramtrace_format::live::LiveState;
 
-use super::cap::ACKNOWLEDGE_TIMEOUT;
 use crate::console::print;
 use crate::error::{DONE, Failure, Outcome};
 use crate::live_processes::control::ControlTarget;
-use crate::live_processes::process::LiveProcess;
 
 #[derive(clap::Args)]
 #[command(
@@ -41,7 +39,7 @@ enum Wanted {
 
 pub fn run(args: Args) -> Outcome {
     let Args { wanted, pid } = args;
-    let target = ControlTarget::find(pid).map_err(|missing| Failure::new(missing.message(pid)))?;
+    let target = ControlTarget::find(pid)?;
     let before = target.state()?;
     if before.state == LiveState::NotRecording && before.off_by.is_empty() {
         return Err(Failure::new(format!(
@@ -49,27 +47,14 @@ pub fn run(args: Args) -> Outcome {
              cannot be changed while it runs"
         )));
     }
-    let on = wanted == Wanted::On;
-    target.switch(on)?;
-    let applied = target.has_switched(ACKNOWLEDGE_TIMEOUT)?;
-    let when = match (applied, target.is_apart()) {
-        (true, _) => "",
-        (false, false) => " (from its next CUDA call on)",
-        // The process is in another ipc namespace or has no shared memory: it polls a file once a second.
-        (false, true) => " (from its first CUDA call in a second or later)",
-    };
-    let now = if applied { target.state()? } else { before };
-    print(&format!("pid {pid}: {}{when}\n", state_text(on, &now)))?;
-    Ok(DONE)
-}
-
-/// What the order leads to.
-fn state_text(on: bool, process: &LiveProcess) -> &'static str {
-    match (on, process.off_by.contains(&SwitchedBy::HostFile)) {
-        (true, false) => "recording on",
-        (true, true) => {
+    let applied = target.switch(wanted == Wanted::On)?;
+    let state = match (wanted, before.off_by.contains(&SwitchedBy::HostFile)) {
+        (Wanted::On, false) => "recording on",
+        (Wanted::On, true) => {
             "recording stays off: the file /etc/vramtrace/off or $XDG_RUNTIME_DIR/vramtrace/off exists"
         }
-        (false, _) => "recording off; its limits stay in force",
-    }
+        (Wanted::Off, _) => "recording off; its limits stay in force",
+    };
+    print(&format!("pid {pid}: {state}{}\n", applied.text()))?;
+    Ok(DONE)
 }

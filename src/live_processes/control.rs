@@ -12,6 +12,7 @@ use super::directory::PageFile;
 use super::places::Places;
 use super::process::{LiveProcess, user, variable};
 use super::{PageDirectory, PageProblem, owner};
+use crate::error::Failure;
 
 /// Orders need different numbers; 0 means no order.
 fn order_number() -> u64 {
@@ -44,41 +45,41 @@ pub fn has_page(pid: u32, owner: u32, places: &Places) -> bool {
     PageDirectory::all_of(owner, places).into_iter().flatten().any(has)
 }
 
-/// Why a process takes no orders from this user.
-pub enum TargetError {
-    NoSuchProcess,
-    /// The process belongs to the user with this id.
-    NotYours(u32),
-    /// It runs without the recorder, or has not used CUDA yet.
-    NotTraced,
-    Problem(PageProblem),
+/// How long an order waits for the process to apply it. One that makes CUDA calls does so at the next; an idle one does not.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// When a process applies an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    Now,
+    AtNextCall,
+    /// The process shares no memory with this one, and reads orders once a second.
+    InASecond,
 }
 
-impl TargetError {
-    /// For the user who named the process by `--pid`.
-    pub fn message(&self, pid: u32) -> String {
+impl Applied {
+    /// What stands behind a line about the order.
+    pub fn text(self) -> &'static str {
         match self {
-            TargetError::NoSuchProcess => format!("--pid {pid}: there is no such process"),
-            TargetError::NotYours(owner) => format!(
-                "--pid {pid}: it belongs to user {owner}; only that user and root can change \
-                 its limits and its recording"
-            ),
-            TargetError::NotTraced => format!(
-                "--pid {pid}: it runs without the recorder, or has not used CUDA yet; `vramtrace \
-                 ps` lists the recorded processes"
-            ),
-            TargetError::Problem(problem) => problem.to_string(),
+            Applied::Now => "",
+            Applied::AtNextCall => " (from its next CUDA call on)",
+            Applied::InASecond => " (from its first CUDA call in a second or later)",
         }
     }
 }
 
 impl ControlTarget {
     /// Finds a process of this user; root finds processes of all users.
-    pub fn find(pid: u32) -> Result<ControlTarget, TargetError> {
-        proc::Stat::of(pid).filter(proc::Stat::is_alive).ok_or(TargetError::NoSuchProcess)?;
-        let owner = owner::user_of(pid).ok_or(TargetError::NoSuchProcess)?;
+    pub fn find(pid: u32) -> Result<ControlTarget, Failure> {
+        let wrong = |why: &str| Failure::new(format!("--pid {pid}: {why}"));
+        let alive = proc::Stat::of(pid).filter(proc::Stat::is_alive);
+        let owner = alive.and_then(|_| owner::user_of(pid));
+        let owner = owner.ok_or_else(|| wrong("there is no such process"))?;
         if user() != 0 && user() != owner {
-            return Err(TargetError::NotYours(owner));
+            return Err(wrong(&format!(
+                "it belongs to user {owner}; only that user and root can change \
+                 its limits and its recording"
+            )));
         }
         let mut problem = None;
         for directory in PageDirectory::all_of(owner, &Places::from(|name| variable(pid, name))) {
@@ -89,69 +90,60 @@ impl ControlTarget {
                 Err(other) => problem = Some(other),
             }
         }
-        Err(problem.map_or(TargetError::NotTraced, TargetError::Problem))
+        Err(problem.map_or_else(
+            || {
+                wrong(
+                    "it runs without the recorder, or has not used CUDA yet; `vramtrace \
+                     ps` lists the recorded processes",
+                )
+            },
+            Failure::from,
+        ))
     }
 
     pub fn state(&self) -> Result<LiveProcess, PageProblem> {
         LiveProcess::read(&self.page, &self.name, self.owner)
     }
 
-    /// Stores an order for another cap of a device, bytes; `None` removes the cap. False: the ordinal is too large.
-    pub fn order(&self, ordinal: u8, cap: Option<u64>) -> Result<bool, PageProblem> {
+    /// Orders another cap of a device, bytes; `None` removes the cap.
+    pub fn order(&self, ordinal: u8, cap: Option<u64>) -> Result<Applied, Failure> {
         let number = order_number();
-        let words = match self.is_apart() {
+        let words = match self.page.is_copy() {
             true => self.page.live(|live| live.filed_order(ordinal, cap, number))?.map(filed),
             false => order(ordinal, cap, number),
         };
-        words.map(|words| self.store(words)).transpose().map(|stored| stored.is_some())
+        let too_large = || format!("device {ordinal}: only devices 0 to 15 can be changed");
+        let words = words.ok_or_else(|| Failure::new(too_large()))?;
+        Ok(self.store(words, |live| live.ordered(ordinal).is_none())?)
     }
 
-    /// Stores an order that switches the recording.
-    pub fn switch(&self, on: bool) -> Result<(), PageProblem> {
+    /// Switches the recording.
+    pub fn switch(&self, on: bool) -> Result<Applied, PageProblem> {
         let number = order_number();
-        self.store(match self.is_apart() {
+        let words = match self.page.is_copy() {
             true => filed(self.page.live(|live| live.filed_switch(on, number))?),
             false => live_switch::switch_order(on, number),
-        })
+        };
+        self.store(words, |live| live.is_switch_applied())
     }
 
-    fn store(&self, words: [(u64, u64); 3]) -> Result<(), PageProblem> {
-        words.into_iter().try_for_each(|(at, word)| self.page.store(at, word))
-    }
-
-    /// Waits for the process to apply the order to the recording. False: it made no CUDA call within `wait`.
-    pub fn has_switched(&self, wait: Duration) -> Result<bool, PageProblem> {
-        self.applied_within(wait, |live| live.is_switch_applied())
-    }
-
-    /// Whether the process shares no memory with this one: it then reads orders once a second.
-    pub fn is_apart(&self) -> bool {
-        self.page.is_copy()
-    }
-
-    /// Waits for the process to apply the order. False: it made no CUDA call within `wait`.
-    pub fn obeys(&self, ordinal: u8, wait: Duration) -> Result<bool, PageProblem> {
-        self.applied_within(wait, |live| live.ordered(ordinal).is_none())
-    }
-
-    fn applied_within(
+    fn store(
         &self,
-        wait: Duration,
+        words: [(u64, u64); 3],
         is_applied: impl Fn(&LivePage) -> bool,
-    ) -> Result<bool, PageProblem> {
-        if self.is_apart() {
-            return Ok(false);
+    ) -> Result<Applied, PageProblem> {
+        words.into_iter().try_for_each(|(at, word)| self.page.store(at, word))?;
+        if self.page.is_copy() {
+            return Ok(Applied::InASecond);
         }
         let started = Instant::now();
-        loop {
-            if self.page.live(&is_applied)? {
-                return Ok(true);
-            }
-            if started.elapsed() >= wait {
-                return Ok(false);
+        while !self.page.live(&is_applied)? {
+            if started.elapsed() >= PATIENCE {
+                return Ok(Applied::AtNextCall);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        Ok(Applied::Now)
     }
 }
 
