@@ -1,17 +1,17 @@
-//! `vramtrace doctor`: can a program be recorded here, and if not, why? Prints what `crate::doctor` found.
+//! `vramtrace doctor`: can a program be recorded here, and if not, why? Prints the checks of `crate::doctor`.
 
 use std::ffi::OsString;
 
 use serde::Serialize;
 use vramtrace_reader::files;
+use vramtrace_reader::units::several;
 
-use super::doctor_text;
 use crate::console;
-use crate::doctor::{self, Findings, usage};
+use crate::doctor::{self, Check, Status, usage};
 use crate::error::{DONE, FOUND, Failure, Outcome};
-use crate::launch::Launch;
 use crate::launch::output::Output;
 use crate::launch::simulate::{self, Simulated};
+use crate::launch::{Launch, elf};
 
 #[derive(clap::Args)]
 #[command(
@@ -33,9 +33,6 @@ pub struct Args {
         default_missing_value = simulate::DEFAULT
     )]
     simulate: Option<String>,
-    /// Print all findings; without it they fit one screen
-    #[arg(long)]
-    full: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -44,48 +41,64 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+const SCHEMA: &str = "vramtrace.doctor/2";
+
+/// `doctor --json`.
+#[derive(Serialize)]
+struct Report<'c> {
+    schema: &'static str,
+    /// What to do first.
+    first: &'c str,
+    checks: &'c [Check],
+}
+
 pub fn run(args: Args) -> Outcome {
     let simulated = args.simulate.as_deref().map(Simulated::new).transpose()?;
-    let mut findings =
-        doctor::look(args.cap.as_deref(), args.command.first().map(|c| c.as_os_str()));
-    if let Some(command) = &mut findings.command
-        && command.executable.is_some()
-    {
+    let command = args.command.first().map(OsString::as_os_str);
+    let runs = command.is_some_and(|command| elf::examine(command).is_some());
+    let mut checks = doctor::look(args.cap.as_deref(), command, runs && simulated.is_some());
+    if runs {
         let place = files::temporary_directory("vramtrace-doctor-", None, &[])?;
+        let is_understood = |cap: &String| vramtrace_format::capspec::parse(cap).is_ok();
         let launch = Launch {
             command: args.command,
-            cap: args.cap.filter(|_| findings.cap.as_ref().is_some_and(|cap| cap.error.is_none())),
+            cap: args.cap.filter(is_understood),
             settings: Vec::new(),
             output: Output::new(Some(place.path().as_os_str()))?,
             simulated,
             quiet_stdout: args.json,
         };
-        let was_simulated = launch.simulated.is_some();
-        let ended = launch.run()?;
-        command.used = Some(usage::of(&ended, was_simulated).map_err(Failure::new)?);
+        checks.extend(usage::of(&launch.run()?).map_err(Failure::new)?);
     }
-    let problems = findings.problems();
-    let first = doctor::first_step(&problems);
+    let problems = checks.iter().filter(|check| check.status == Status::Problem).count();
+    let first = checks.iter().find_map(|check| check.step.as_deref()).unwrap_or(match problems {
+        0 => "record a program: vramtrace run python train.py",
+        _ => "see the problems below",
+    });
     if args.json {
-        let problems = problems.iter().map(|problem| problem.text.as_str()).collect();
-        let notes = findings.notes();
-        let report = Report { schema: SCHEMA, findings: &findings, notes, first, problems };
-        console::print(&console::json(&report)?)?;
+        console::print(&console::json(&Report { schema: SCHEMA, first, checks: &checks })?)?;
     } else {
-        console::print(&doctor_text::text(&findings, &problems, first, args.full))?;
+        console::print_text(&text(&checks, problems, first))?;
     }
-    Ok(if problems.is_empty() { DONE } else { FOUND })
+    Ok(if problems == 0 { DONE } else { FOUND })
 }
 
-const SCHEMA: &str = "vramtrace.doctor/1";
-
-/// `doctor --json`.
-#[derive(Serialize)]
-struct Report<'f> {
-    schema: &'static str,
-    #[serde(flatten)]
-    findings: &'f Findings,
-    notes: Vec<String>,
-    first: &'f str,
-    problems: Vec<&'f str>,
+/// What to do first, the problems, what else there is.
+fn text(checks: &[Check], problems: usize, first: &str) -> String {
+    let verdict = match problems {
+        0 => "no problem found".to_string(),
+        n => several(n as u64, "problem"),
+    };
+    let mut lines = vec![
+        format!("vramtrace {}: {verdict}", env!("CARGO_PKG_VERSION")),
+        format!("first     {first}"),
+    ];
+    for (status, word) in [(Status::Problem, "problem"), (Status::Note, "note"), (Status::Ok, "")] {
+        let of_status = checks.iter().filter(|check| check.status == status);
+        lines.extend(of_status.map(|Check { name, message, .. }| match status {
+            Status::Ok => format!("{name:10}{message}"),
+            _ => format!("{word:10}{message}"),
+        }));
+    }
+    lines.join("\n") + "\n"
 }

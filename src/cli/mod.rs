@@ -8,7 +8,6 @@ mod completions;
 mod demo;
 mod diff;
 mod doctor;
-mod doctor_text;
 mod enable;
 mod env;
 mod export;

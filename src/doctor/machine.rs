@@ -1,56 +1,29 @@
-//! What the machine gives its users of the GPUs: device nodes, and the versions of kernel module, libraries and runtime.
+//! What the machine gives its users of the GPUs: device nodes, and the version of the kernel module.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use serde::{Serialize, Serializer};
-
-use super::{json, version};
-use crate::driver::runtime::{self, Runtime};
 use vramtrace_reader::files;
 
-#[derive(Debug, Serialize)]
+use super::Check;
+
+#[derive(Debug)]
 pub struct Machine {
     /// Windows runs this Linux: there is one node for all GPUs, and NVML knows little.
-    #[serde(rename = "wsl")]
     pub is_wsl: bool,
-    pub nodes: Vec<DeviceNode>,
+    nodes: Vec<(PathBuf, Access)>,
     /// Driver version of the kernel module. `None`: it is not loaded.
-    pub kernel_module: Option<String>,
-    #[serde(serialize_with = "runtime")]
-    pub runtime: Option<Runtime>,
+    kernel_module: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize)]
-pub struct DeviceNode {
-    #[serde(serialize_with = "json::path")]
-    pub path: PathBuf,
-    pub access: Access,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Access {
+/// To a device node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
     Granted,
     /// This user may not read and write it.
     Denied,
     Missing,
-}
-
-impl Access {
-    pub fn name(self) -> &'static str {
-        match self {
-            Access::Granted => "granted",
-            Access::Denied => "denied",
-            Access::Missing => "missing",
-        }
-    }
-}
-
-fn runtime<S: Serializer>(found: &Option<Runtime>, to: S) -> Result<S::Ok, S::Error> {
-    let facts = |found: &Runtime| serde_json::json!({ "library": found.library, "cuda_version": version(found.version) });
-    found.as_ref().map(facts).serialize(to)
 }
 
 /// The node of WSL2.
@@ -60,36 +33,68 @@ const CONTROL: [&str; 2] = ["dev/nvidiactl", "dev/nvidia-uvm"];
 /// The name of a GPU's node, before its number.
 const GPU: &str = "nvidia";
 
-pub fn look() -> Machine {
-    let version = files::read_kernel("/proc/driver/nvidia/version").ok();
-    let version = version.and_then(|text| module_version(&String::from_utf8_lossy(&text)));
-    let machine = below(Path::new("/"), &may_use);
-    Machine { kernel_module: version, runtime: runtime::find(), ..machine }
-}
+impl Machine {
+    pub fn look() -> Machine {
+        let version = files::read_kernel("/proc/driver/nvidia/version").unwrap_or_default();
+        Machine::below(Path::new("/"), &may_use, &String::from_utf8_lossy(&version))
+    }
 
-/// As [`look`], of another root, without versions.
-fn below(root: &Path, may_use: &dyn Fn(&Path) -> bool) -> Machine {
-    let is_wsl = root.join(OF_WSL).exists();
-    let node = |path: PathBuf| {
-        let access = match (path.exists(), may_use(&path)) {
-            (false, _) => Access::Missing,
-            (true, false) => Access::Denied,
-            (true, true) => Access::Granted,
+    fn below(root: &Path, may_use: &dyn Fn(&Path) -> bool, version: &str) -> Machine {
+        let is_wsl = root.join(OF_WSL).exists();
+        let access = |path: PathBuf| match (path.exists(), may_use(&path)) {
+            (false, _) => (path, Access::Missing),
+            (true, false) => (path, Access::Denied),
+            (true, true) => (path, Access::Granted),
         };
-        DeviceNode { path, access }
-    };
-    let paths = match is_wsl {
-        true => vec![root.join(OF_WSL)],
-        false => {
-            let control = CONTROL.iter().map(|name| root.join(name));
-            control.chain(gpu_nodes(&root.join("dev"))).collect()
-        }
-    };
-    Machine {
-        is_wsl,
-        nodes: paths.into_iter().map(node).collect(),
-        kernel_module: None,
-        runtime: None,
+        let nodes: Vec<PathBuf> = match is_wsl {
+            true => vec![root.join(OF_WSL)],
+            false => {
+                let control = CONTROL.iter().map(|name| root.join(name));
+                control.chain(gpu_nodes(&root.join("dev"))).collect()
+            }
+        };
+        let nodes = nodes.into_iter().map(access).collect();
+        Machine { is_wsl, nodes, kernel_module: module_version(version) }
+    }
+
+    /// A node that this user may not use.
+    pub fn denied(&self) -> Option<&Path> {
+        let denied = self.nodes.iter().find(|(_, access)| *access == Access::Denied);
+        denied.map(|(path, _)| &**path)
+    }
+
+    /// What is wrong with the nodes where the driver cannot be used.
+    pub fn node_problems(&self) -> Vec<Check> {
+        let all_missing = self.nodes.iter().all(|(_, access)| *access == Access::Missing);
+        let problem = |(path, access): &(PathBuf, Access)| {
+            let path = path.display();
+            let text = match access {
+                Access::Granted => return None,
+                Access::Missing if all_missing => format!(
+                    "{path} is not there: no NVIDIA driver is loaded, or the container was started without GPUs \
+                     (docker run --gpus all)"
+                ),
+                Access::Denied => format!(
+                    "{path} cannot be read and written by this user: its group (often video or render) may"
+                ),
+                Access::Missing => {
+                    format!("{path} is not there: `nvidia-modprobe -u -c 0` makes it, as root")
+                }
+            };
+            Some(Check::problem("node", text))
+        };
+        let shown = if all_missing { 1 } else { usize::MAX };
+        self.nodes.iter().filter_map(problem).take(shown).collect()
+    }
+
+    /// The kernel module and the libraries are of different versions. `library`: NVML's.
+    pub fn version_mismatch(&self, library: &str) -> Option<Check> {
+        let module = self.kernel_module.as_deref().filter(|module| *module != library)?;
+        let text = format!(
+            "the kernel module is of driver {module} and the libraries are of {library}: restart the \
+             machine, or load the module again; a container needs the libraries of its host"
+        );
+        Some(Check::problem("driver", text))
     }
 }
 
@@ -120,57 +125,6 @@ fn module_version(text: &str) -> Option<String> {
     line.split_whitespace().find(is_version).map(str::to_string)
 }
 
-impl Machine {
-    /// What is wrong with the nodes where the driver cannot be used, a line each.
-    pub fn node_problems(&self) -> Vec<String> {
-        let all_missing = self.nodes.iter().all(|node| node.access == Access::Missing);
-        if all_missing {
-            let first = self.nodes.first().map(|node| node.path.display().to_string());
-            return vec![format!(
-                "{} is not there: no NVIDIA driver is loaded, or the container was started without GPUs \
-                 (docker run --gpus all)",
-                first.unwrap_or_default()
-            )];
-        }
-        let problem = |node: &DeviceNode| match node.access {
-            Access::Granted => None,
-            Access::Denied => Some(format!(
-                "{} cannot be read and written by this user: its group (often video or render) may",
-                node.path.display()
-            )),
-            Access::Missing => Some(format!(
-                "{} is not there: `nvidia-modprobe -u -c 0` makes it, as root",
-                node.path.display()
-            )),
-        };
-        self.nodes.iter().filter_map(problem).collect()
-    }
-
-    /// The kernel module and the libraries are of different versions. `library`: NVML's, if it answers.
-    pub fn version_mismatch(&self, library: Option<&str>) -> Option<String> {
-        let module = self.kernel_module.as_deref()?;
-        let library = library.filter(|library| *library != module)?;
-        Some(format!(
-            "the kernel module is of driver {module} and the libraries are of {library}: restart the \
-             machine, or load the module again; a container needs the libraries of its host"
-        ))
-    }
-
-    /// The runtime needs a newer driver. `driver`: the CUDA version of the driver.
-    pub fn runtime_too_new(&self, driver: u32) -> Option<String> {
-        let Runtime { library, version } = self.runtime.as_ref()?;
-        // Within a major version a driver runs newer runtimes.
-        (version / 1000 > driver / 1000).then(|| {
-            format!(
-                "{library} is of CUDA {} and the driver is for CUDA {} at most: programs that load it \
-                 fail with cudaErrorInsufficientDriver (35)",
-                super::version(*version),
-                super::version(driver)
-            )
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,15 +136,20 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         }
-        let machine = below(root.path(), &|path| denied.is_empty() || !path.ends_with(denied));
+        let may_use = |path: &Path| denied.is_empty() || !path.ends_with(denied);
+        let machine = Machine::below(root.path(), &may_use, "");
         (root, machine)
+    }
+
+    fn problems(machine: &Machine) -> Vec<String> {
+        machine.node_problems().into_iter().map(|check| check.message).collect()
     }
 
     #[test]
     fn nodes_that_are_missing_or_closed_are_named() {
         let (root, found) = machine(&[], "");
         assert_eq!((found.is_wsl, &found.kernel_module), (false, &None));
-        let [problem] = &found.node_problems()[..] else { panic!("{found:?}") };
+        let [problem] = &problems(&found)[..] else { panic!("{found:?}") };
         let first = root.path().join("dev/nvidiactl").display().to_string();
         assert!(
             problem.starts_with(&format!("{first} is not there: no NVIDIA driver")),
@@ -199,9 +158,10 @@ mod tests {
 
         let nodes = ["dev/nvidiactl", "dev/nvidia1", "dev/nvidia12", "dev/nvidia-modeset"];
         let (_root, found) = machine(&nodes, "dev/nvidia12");
-        let access: Vec<Access> = found.nodes.iter().map(|node| node.access).collect();
+        let access: Vec<Access> = found.nodes.iter().map(|(_, access)| *access).collect();
         assert_eq!(access, [Access::Granted, Access::Missing, Access::Granted, Access::Denied]);
-        let [uvm, closed] = &found.node_problems()[..] else { panic!("{found:?}") };
+        assert!(found.denied().unwrap().ends_with("dev/nvidia12"));
+        let [uvm, closed] = &problems(&found)[..] else { panic!("{found:?}") };
         assert!(uvm.contains("dev/nvidia-uvm is not there: `nvidia-modprobe"), "{uvm}");
         assert!(
             closed.contains("dev/nvidia12 cannot be read and written by this user"),
@@ -209,36 +169,27 @@ mod tests {
         );
 
         let all = ["dev/nvidiactl", "dev/nvidia0", "dev/nvidia-uvm"];
-        assert_eq!(machine(&all, "").1.node_problems(), [""; 0]);
+        assert_eq!(problems(&machine(&all, "").1), [""; 0]);
     }
 
     #[test]
     fn wsl_has_one_node() {
         let (_root, found) = machine(&["dev/dxg"], "dev/dxg");
         assert!(found.is_wsl);
-        assert!(found.node_problems()[0].contains("dev/dxg cannot be read"), "{found:?}");
-        assert_eq!(machine(&["dev/dxg"], "").1.node_problems(), [""; 0]);
+        assert!(problems(&found)[0].contains("dev/dxg cannot be read"), "{found:?}");
+        assert_eq!(problems(&machine(&["dev/dxg"], "").1), [""; 0]);
     }
 
     #[test]
     fn versions_that_do_not_fit_are_said() {
         let (_root, mut found) = machine(&[], "");
-        assert_eq!(found.version_mismatch(Some("550.90.07")), None, "no module is loaded");
+        assert!(found.version_mismatch("550.90.07").is_none(), "no module is loaded");
         found.kernel_module = module_version(
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n\
              GCC version:  gcc version 12.2.0\n",
         );
-        let says = found.version_mismatch(Some("550.90.07")).unwrap();
+        let says = found.version_mismatch("550.90.07").unwrap().message;
         assert!(says.contains("driver 550.54.15 and the libraries are of 550.90.07"), "{says}");
-        assert_eq!(found.version_mismatch(Some("550.54.15")), None);
-        assert_eq!(found.version_mismatch(None), None);
-        found.runtime = Some(Runtime { library: "libcudart.so.13".into(), version: 13_000 });
-        let says = found.runtime_too_new(12_040).unwrap();
-        assert!(
-            says.starts_with("libcudart.so.13 is of CUDA 13.0 and the driver is for CUDA 12.4"),
-            "{says}"
-        );
-        assert_eq!(found.runtime_too_new(13_000), None);
-        assert_eq!(found.runtime_too_new(13_020), None);
+        assert!(found.version_mismatch("550.54.15").is_none());
     }
 }

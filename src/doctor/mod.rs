@@ -1,362 +1,318 @@
-//! Examines driver, NVML, recorder, LD_PRELOAD, cap and command for `vramtrace doctor`, which prints the findings.
+//! The checks of `vramtrace doctor`: recorder, LD_PRELOAD, cap, driver, NVML, and a command.
 
-pub mod coverage;
-mod json;
 pub mod machine;
-pub mod recording;
 pub mod usage;
 
-use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
+use libloading::Library;
 use serde::Serialize;
-use vramtrace_format::capspec::{self, CapSpec, Target};
-use vramtrace_format::escape::Escape;
+use vramtrace_format::SwitchedBy;
+use vramtrace_format::capspec::{self, Target};
+use vramtrace_format::host_switch::{self, HOST_FILE};
 use vramtrace_format::uuid;
+use vramtrace_reader::units::{gib, limit, several, size};
 
-use crate::driver::nvml::{self, Card, Nvml};
-use crate::driver::{Driver, GpuDevice};
+use crate::driver::nvml::{CardFacts, Cards};
+use crate::driver::{self, Driver, GpuDevice};
 use crate::launch::elf;
 use crate::launch::library::{self, Preloaded};
-use crate::launch::monitor::Unrecorded;
-use crate::live_processes::kernel_driver;
-use coverage::Coverage;
-use machine::{Access, DeviceNode, Machine};
-use recording::Switches;
-use usage::DriverUsage;
-use vramtrace_reader::units::{several, size};
+use crate::live_processes::places::Places;
+use crate::live_processes::process;
+use machine::Machine;
 
-/// Ways around a preloaded library that cannot be found by examining one executable.
-pub const GENERAL_ESCAPES: [(&str, &str); 3] = [
-    ("dlopen with RTLD_DEEPBIND", "such a plugin binds to the driver directly"),
-    ("dlmopen", "a library opened in another namespace of the loader is not seen"),
-    (
-        "lost environment",
-        "ssh, su, sudo, container and job starters drop LD_PRELOAD: set it inside, by an absolute \
-         path (a path that is not found leaves the program without record and cap)",
-    ),
-];
-
-/// What `doctor` prints. Errors are texts here: they are shown, and nothing depends on their kind.
+/// One thing that was looked at.
 #[derive(Debug, Serialize)]
-pub struct Findings {
-    #[serde(serialize_with = "json::found")]
-    pub driver: Result<DriverFound, String>,
-    #[serde(serialize_with = "json::found")]
-    pub nvml: Result<Nvml, String>,
-    pub machine: Machine,
+pub struct Check {
+    pub name: &'static str,
+    pub status: Status,
+    pub message: String,
+    /// What to do about a problem.
     #[serde(skip)]
-    pub switches: Switches,
-    #[serde(rename = "recorder", serialize_with = "json::found")]
-    pub shim: Result<ShimFound, String>,
-    pub cap: Option<CapFound>,
-    /// What LD_PRELOAD names already.
-    pub preload: Vec<Preloaded>,
-    pub command: Option<CommandFound>,
+    pub step: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-pub struct DriverFound {
-    #[serde(rename = "cuda_version", serialize_with = "json::version")]
-    pub version: u32,
-    pub devices: Vec<GpuDevice>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// It keeps a program from being recorded or capped.
+    Problem,
+    /// What a record or a cap will not have, or what else takes memory.
+    Note,
+    Ok,
 }
 
-#[derive(Debug, Serialize)]
-pub struct ShimFound {
-    #[serde(serialize_with = "json::path")]
-    pub path: PathBuf,
-    #[serde(flatten)]
-    pub coverage: Coverage,
-}
-
-/// The cap that VRAMTRACE_CAP or `--cap` would set.
-#[derive(Debug, Serialize)]
-pub struct CapFound {
-    pub text: String,
-    /// What is wrong with the text.
-    pub error: Option<String>,
-    pub limits: Option<Vec<LimitFound>>,
-    /// Devices that it names and that are not visible.
-    pub ignored: Vec<String>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct LimitFound {
-    pub ordinal: u32,
-    pub cap_bytes: u64,
-}
-
-#[derive(Debug, Serialize)]
-pub struct CommandFound {
-    pub name: String,
-    /// `None`: no such command.
-    #[serde(serialize_with = "json::path_or_null")]
-    pub executable: Option<PathBuf>,
-    /// The script that names the executable in its first line.
-    #[serde(serialize_with = "json::path_or_null")]
-    pub script: Option<PathBuf>,
-    pub escapes: Option<Vec<elf::Escape>>,
-    /// What it did when it was run; an error when it could not be.
-    pub used: Option<DriverUsage>,
-}
-
-/// Something that keeps a program from being recorded and capped.
-pub struct Problem {
-    pub text: String,
-    /// What to do about it, and how early: the lowest first.
-    step: Option<(u8, String)>,
-}
-
-impl Problem {
-    fn new(text: String) -> Problem {
-        Problem { text, step: None }
+impl Check {
+    fn new(name: &'static str, status: Status, message: impl Into<String>) -> Check {
+        Check { name, status, message: message.into(), step: None }
     }
 
-    fn with(text: String, order: u8, step: impl Into<String>) -> Problem {
-        Problem { text, step: Some((order, step.into())) }
+    fn ok(name: &'static str, message: impl Into<String>) -> Check {
+        Check::new(name, Status::Ok, message)
+    }
+
+    fn note(name: &'static str, message: impl Into<String>) -> Check {
+        Check::new(name, Status::Note, message)
+    }
+
+    fn problem(name: &'static str, message: impl Into<String>) -> Check {
+        Check::new(name, Status::Problem, message)
+    }
+
+    fn with_step(self, step: impl Into<String>) -> Check {
+        Check { step: Some(step.into()), ..self }
     }
 }
 
-/// Finds everything that needs no run of the command.
-pub fn look(cap: Option<&str>, command: Option<&OsStr>) -> Findings {
-    let driver = find_driver();
-    let devices = driver.as_ref().map_or(&[][..], |found| &found.devices);
-    Findings {
-        cap: cap.map(|text| judge_cap(text, devices)),
-        command: command.map(|name| {
-            let (mut found, name) = (elf::examine(name), name.to_string_lossy().into_owned());
-            CommandFound {
-                name,
-                script: found.as_mut().and_then(|found| found.script.take()),
-                escapes: found.as_mut().map(|found| std::mem::take(&mut found.escapes)),
-                executable: found.map(|found| found.path),
-                used: None,
-            }
-        }),
-        nvml: nvml::ask().map_err(|error| error.to_string()),
-        machine: machine::look(),
-        switches: recording::look(),
-        preload: library::preloaded(),
-        shim: find_shim(),
-        driver,
+/// Everything that needs no run of the command; what is to be done first comes first. `simulated`: the command runs over
+/// the simulated driver, and needs no other.
+pub fn look(cap: Option<&str>, command: Option<&OsStr>, simulated: bool) -> Vec<Check> {
+    let mut checks = vec![recorder()];
+    checks.extend(library::preloaded().into_iter().map(preloaded));
+    checks.extend(command.into_iter().flat_map(executable));
+    let driver = match simulated {
+        true => Ok(Vec::new()),
+        false => driver(&mut checks),
+    };
+    let devices = driver.as_deref().unwrap_or_default();
+    checks.extend(cap.into_iter().flat_map(|cap| judge_cap(cap, devices)));
+    if let Err(why) = &driver {
+        checks.extend(no_driver(why));
+    }
+    checks.extend(switches());
+    checks
+}
+
+/// The recorder, and how many functions of the driver its table has.
+fn recorder() -> Check {
+    let found = || -> Result<String, String> {
+        let path = library::find(library::SHIM).map_err(|failure| failure.message)?;
+        Ok(format!("{}; {}", path.display(), coverage(&table(&path)?)))
+    };
+    match found() {
+        Ok(found) => Check::ok("recorder", found),
+        Err(why) => Check::problem("recorder", format!("no recorder: {why}"))
+            .with_step("install libvramtrace.so beside the command, or name it in VRAMTRACE_LIB"),
     }
 }
 
-fn find_driver() -> Result<DriverFound, String> {
-    let driver = Driver::open().map_err(|error| error.to_string())?;
-    let version = driver.version().map_err(|error| error.to_string())?;
-    let devices = driver.devices().map_err(|error| error.to_string())?;
-    Ok(DriverFound { version, devices })
+/// The recorder's table, a line a function: name, since, section and hook, separated by tabs. Loading the library starts
+/// no recording.
+fn table(library: &Path) -> Result<String, String> {
+    let wrong = |error| driver::loading(&error);
+    // SAFETY: our own library, which has no initialiser that touches anything but itself; the
+    // text that it returns is a constant that ends with NUL.
+    unsafe {
+        let library = Library::new(library).map_err(wrong)?;
+        let ask = library.get::<extern "C" fn() -> *const c_char>(b"vramtrace_coverage");
+        let ask = ask.map_err(|error| format!("{}; is it of another version?", wrong(error)))?;
+        Ok(CStr::from_ptr(ask()).to_string_lossy().into_owned())
+    }
 }
 
-fn find_shim() -> Result<ShimFound, String> {
-    let path = library::find(library::SHIM).map_err(|failure| failure.message)?;
-    let coverage = coverage::of(&path).map_err(|error| error.to_string())?;
-    Ok(ShimFound { path, coverage })
+fn coverage(table: &str) -> String {
+    let count = |hook: &str| table.lines().filter(|line| line.ends_with(hook)).count();
+    let (all, passed, noted) = (table.lines().count(), count("\tpass"), count("\tnote"));
+    format!(
+        "{all} entry points: {} followed, {noted} noted, {passed} passed to the driver",
+        all - passed - noted
+    )
 }
 
-/// 13000 is CUDA 13.0.
-pub fn version(version: u32) -> String {
-    format!("{}.{}", version / 1000, version % 1000 / 10)
+fn preloaded(entry: Preloaded) -> Check {
+    let Preloaded { path, problem } = entry;
+    match problem {
+        None => Check::ok("preload", format!("LD_PRELOAD names {path}")),
+        Some(why) => {
+            let text = format!("LD_PRELOAD names {path}: {why}; the loader leaves it out");
+            Check::problem("preload", text).with_step(format!(
+                "take {path} out of LD_PRELOAD; `vramtrace run` names the right library"
+            ))
+        }
+    }
 }
 
-fn judge_cap(text: &str, devices: &[GpuDevice]) -> CapFound {
-    let text = text.to_string();
-    let spec = match capspec::parse(&text) {
-        Ok(spec) => spec,
+fn executable(command: &OsStr) -> Vec<Check> {
+    let name = command.to_string_lossy();
+    let Some(found) = elf::examine(command) else {
+        let text = format!("{name}: no such command, or no executable");
+        return vec![
+            Check::problem("command", text)
+                .with_step(format!("give a command that exists: {name}")),
+        ];
+    };
+    let mut checks = vec![Check::ok("command", found.path.display().to_string())];
+    checks.extend(found.escapes.iter().map(|escape| {
+        let check = Check::problem("command", format!("{name} {}", escape.explanation()));
+        match escape.hides_executable() {
+            true => check.with_step("record a dynamic program: the loader reaches no other"),
+            false => check,
+        }
+    }));
+    checks
+}
+
+/// The devices that the driver has. What NVML adds to them is checked too.
+fn driver(checks: &mut Vec<Check>) -> Result<Vec<GpuDevice>, driver::Error> {
+    let driver = Driver::open()?;
+    let (version, devices) = (driver.version()?, driver.devices()?);
+    let (major, minor) = (version / 1000, version % 1000 / 10);
+    let count = several(devices.len() as u64, "device");
+    checks.push(Check::ok("driver", format!("CUDA {major}.{minor}, {count}")));
+    checks.extend(devices.iter().map(|device| {
+        let GpuDevice { ordinal, name, uuid, total_bytes } = device;
+        let (uuid, total) = (uuid::text(uuid, false), gib(*total_bytes));
+        Check::ok("device", format!("{ordinal}: {name}, {uuid}, {total}"))
+    }));
+    // The simulated driver is no part of the machine.
+    let simulated = devices.iter().all(|device| device.name.starts_with("Simulated "));
+    checks.extend(nvml((!simulated).then(Machine::look).as_ref()));
+    Ok(devices)
+}
+
+fn nvml(machine: Option<&Machine>) -> Vec<Check> {
+    let asked = || -> Result<_, driver::Error> {
+        let mut cards = Cards::open()?;
+        Ok((cards.driver_version()?, cards.read()?))
+    };
+    let (version, cards) = match asked() {
+        Ok(answer) => answer,
         Err(why) => {
-            return CapFound { text, error: Some(why.to_string()), limits: None, ignored: vec![] };
-        }
-    };
-    let limit = |device: &GpuDevice| {
-        let cap_bytes = spec.limit(device.ordinal, &device.uuid, device.total_bytes)?;
-        Some(LimitFound { ordinal: device.ordinal, cap_bytes })
-    };
-    let limits = Some(devices.iter().filter_map(limit).collect());
-    CapFound { text, error: None, limits, ignored: not_visible(&spec, devices) }
-}
-
-fn not_visible(spec: &CapSpec, devices: &[GpuDevice]) -> Vec<String> {
-    let name = |target: Target| match target {
-        Target::Others => None,
-        Target::Ordinal(n) => {
-            (!devices.iter().any(|device| device.ordinal == n)).then(|| format!("device {n}"))
-        }
-        Target::Gpu(id) => (!devices.iter().any(|d| d.uuid == id)).then(|| uuid::text(&id, false)),
-        Target::Mig(id) => (!devices.iter().any(|d| d.uuid == id)).then(|| uuid::text(&id, true)),
-    };
-    spec.rules.iter().filter_map(|rule| name(rule.target)).collect()
-}
-
-impl Findings {
-    /// What keeps a program from being recorded and capped.
-    pub fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        // A command that runs over the simulated driver needs no other.
-        let simulated =
-            self.command.as_ref().and_then(|c| c.used.as_ref()).is_some_and(|used| used.simulated);
-        if let Err(why) = &self.driver
-            && !simulated
-        {
-            let denied = |node: &&DeviceNode| node.access == Access::Denied;
-            let step = match self.machine.nodes.iter().find(denied) {
-                Some(node) => format!("let this user read and write {}", node.path.display()),
-                None => "install the NVIDIA driver, or try without a GPU: vramtrace demo".into(),
-            };
-            problems.push(Problem::with(format!("no driver: {why}"), 4, step));
-            problems.extend(self.machine.node_problems().into_iter().map(Problem::new));
-        }
-        if !self.is_simulated() {
-            let library = self.nvml.as_ref().ok().map(|nvml| nvml.driver_version.as_str());
-            problems.extend(self.machine.version_mismatch(library).map(Problem::new));
-        }
-        if let Err(why) = &self.shim {
-            let step = "install libvramtrace.so beside the command, or name it in VRAMTRACE_LIB";
-            problems.push(Problem::with(format!("no recorder: {why}"), 0, step));
-        }
-        problems.extend(self.switches.problems().into_iter().map(Problem::new));
-        for Preloaded { path, problem } in &self.preload {
-            let problem = problem.as_ref().map(|why| {
-                let text = format!("LD_PRELOAD names {path}: {why}; the loader leaves it out");
-                let step = "out of LD_PRELOAD; `vramtrace run` names the right library";
-                Problem::with(text, 1, format!("take {path} {step}"))
-            });
-            problems.extend(problem);
-        }
-        if let Some(cap) = &self.cap {
-            if let Some(why) = &cap.error {
-                let step = "correct the cap, for example VRAMTRACE_CAP=8GiB";
-                let text = format!("the cap is not understood: {why}");
-                problems.push(Problem::with(text, 3, step));
-            }
-            let ignored = cap.ignored.iter().filter(|_| self.driver.is_ok());
-            let text = |device| format!("the cap names {device}, which is not visible");
-            problems.extend(ignored.map(text).map(Problem::new));
-        }
-        if let Some(command) = &self.command {
-            command.problems(&mut problems);
-        }
-        problems
-    }
-
-    /// The driver that the loader finds is the simulated one, which is no part of the machine.
-    fn is_simulated(&self) -> bool {
-        let simulated = |device: &GpuDevice| device.name.starts_with("Simulated ");
-        self.driver.as_ref().is_ok_and(|driver| driver.devices.iter().all(simulated))
-    }
-
-    /// What a record or a cap will not have here, and what else takes memory, a line each.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        match &self.nvml {
-            _ if self.driver.is_err() => {}
-            Err(_) => notes.push(
-                "without NVML the headline is what was recorded, and a cap counts that: contexts \
+            let text = format!(
+                "without NVML ({why}) the headline is what was recorded, and a cap counts that: contexts \
                  (about 0.5 GiB each) and what the driver takes for itself are in neither"
-                    .into(),
-            ),
-            Ok(nvml) if self.machine.is_wsl || nvml.cards.iter().any(|card| !card.has_figures) => {
-                let place = if self.machine.is_wsl { "under WSL2" } else { "here" };
-                notes.push(format!(
-                    "NVML has no memory by process {place}: the headline is what was recorded, and \
-                     a cap counts that; contexts are measured by what the card's use grows, what \
-                     the driver takes for itself later is in neither"
-                ));
-            }
-            Ok(_) => {}
+            );
+            return vec![Check::note("nvml", text)];
         }
-        if let Ok(nvml) = &self.nvml {
-            notes.extend(nvml.cards.iter().filter_map(in_use));
-        }
-        if let Ok(driver) = &self.driver {
-            notes.extend(self.machine.runtime_too_new(driver.version));
-        }
-        notes.extend(self.switches.notes());
-        let asked = kernel_driver::asked_by(|name| std::env::var(name).ok());
-        notes.extend(asked.map(|asked| {
-            format!(
-                "{asked}: tinygrad's NV backend calls the kernel driver, not libcuda: not recorded, \
-                 not capped; with CUDA=1 it is"
-            )
-        }));
-        notes
+    };
+    let mut checks = vec![Check::ok("nvml", format!("NVML {version}"))];
+    let is_wsl = machine.is_some_and(|machine| machine.is_wsl);
+    let mut processes = cards.iter().flat_map(|card| card.processes.values());
+    if is_wsl || processes.any(|process| process.bytes.is_none()) {
+        let place = if is_wsl { "under WSL2" } else { "here" };
+        let text = format!(
+            "NVML has no memory by process {place}: the headline is what was recorded, and \
+             a cap counts that; contexts are measured by what the card's use grows, what \
+             the driver takes for itself later is in neither"
+        );
+        checks.push(Check::note("nvml", text));
     }
-}
-
-/// The one thing to do first.
-pub fn first_step(problems: &[Problem]) -> &str {
-    let steps = problems.iter().filter_map(|problem| problem.step.as_ref());
-    match steps.min_by_key(|(order, _)| *order) {
-        Some((_, step)) => step,
-        None if problems.is_empty() => "record a program: vramtrace run python train.py",
-        None => "see the problems below",
-    }
+    checks.extend(cards.iter().filter_map(in_use));
+    checks.extend(machine.and_then(|machine| machine.version_mismatch(&version)));
+    checks
 }
 
 /// A card that others use: a display takes 0.5 to 2 GiB.
-fn in_use(card: &Card) -> Option<String> {
+fn in_use(card: &CardFacts) -> Option<Check> {
     const NOTABLE: u64 = 256 << 20;
-    let who = match (card.drawing, card.computing) {
-        (0, 0) => "the display or processes that NVML does not list".to_string(),
-        (0, n) => several(n as u64, "process").replace("processs", "processes"),
-        (_, 0) => "the display".to_string(),
-        (_, n) => format!(
-            "the display and {}",
-            several(n as u64, "process").replace("processs", "processes")
-        ),
+    let who = match card.processes.len() {
+        0 => "the display or processes that NVML does not list".to_string(),
+        1 => "1 process".to_string(),
+        n => format!("{n} processes"),
     };
-    let Card { index, used_bytes, .. } = *card;
-    (used_bytes >= NOTABLE).then(|| {
-        format!("{} of GPU {index} are in use by {who}: a program has the rest", size(used_bytes))
+    let CardFacts { index, used, .. } = *card;
+    (used >= NOTABLE).then(|| {
+        let used = size(used);
+        let text = format!("{used} of GPU {index} are in use by {who}: a program has the rest");
+        Check::note("device", text)
     })
 }
 
-impl CommandFound {
-    fn problems(&self, problems: &mut Vec<Problem>) {
-        let name = &self.name;
-        if self.executable.is_none() {
-            let text = format!("{name}: no such command, or no executable");
-            problems.push(Problem::with(text, 2, format!("give a command that exists: {name}")));
+fn no_driver(why: &driver::Error) -> Vec<Check> {
+    let machine = Machine::look();
+    let step = match machine.denied() {
+        Some(node) => format!("let this user read and write {}", node.display()),
+        None => "install the NVIDIA driver, or try without a GPU: vramtrace demo".into(),
+    };
+    let mut checks = vec![Check::problem("driver", format!("no driver: {why}")).with_step(step)];
+    checks.extend(machine.node_problems());
+    checks
+}
+
+/// `devices`: the visible ones; none if they are not known.
+fn judge_cap(text: &str, devices: &[GpuDevice]) -> Vec<Check> {
+    let spec = match capspec::parse(text) {
+        Ok(spec) => spec,
+        Err(why) => {
+            let check = Check::problem("cap", format!("the cap is not understood: {why}"));
+            return vec![check.with_step("correct the cap, for example VRAMTRACE_CAP=8GiB")];
         }
-        problems.extend(self.escapes.iter().flatten().map(|escape| {
-            let text = format!("{name} {}", escape.explanation());
-            match escape.hides_executable() {
-                true => {
-                    let step = "record a dynamic program: the loader reaches no other";
-                    Problem::with(text, 2, step)
-                }
-                false => Problem::new(text),
+    };
+    let of = |device: &GpuDevice| {
+        let bytes = spec.limit(device.ordinal, &device.uuid, device.total_bytes)?;
+        Some(format!("; device {}: {}", device.ordinal, limit(bytes)))
+    };
+    let limits: String = devices.iter().filter_map(of).collect();
+    let mut checks = vec![Check::ok("cap", format!("{text}{limits}"))];
+    let has = |is_it: &dyn Fn(&GpuDevice) -> bool| devices.is_empty() || devices.iter().any(is_it);
+    let missing = |target| match target {
+        Target::Ordinal(n) if !has(&|device| device.ordinal == n) => Some(format!("device {n}")),
+        Target::Gpu(id) if !has(&|device| device.uuid == id) => Some(uuid::text(&id, false)),
+        Target::Mig(id) if !has(&|device| device.uuid == id) => Some(uuid::text(&id, true)),
+        _ => None,
+    };
+    checks.extend(spec.rules.iter().filter_map(|rule| missing(rule.target)).map(|device| {
+        Check::problem("cap", format!("the cap names {device}, which is not visible"))
+    }));
+    checks
+}
+
+/// What switches the recording off: files of the host and of the user, and orders to running processes.
+fn switches() -> Vec<Check> {
+    let user = Places::of_environment().runtime.map(|runtime| host_switch::of_user(&runtime));
+    let files = [Some(PathBuf::from(HOST_FILE)), user].into_iter().flatten();
+    let of_file = |file: PathBuf| {
+        let (about, file) = (file.symlink_metadata().ok()?, file.display());
+        Some(match host_switch::check(about.mode(), about.uid(), process::user()) {
+            Ok(()) => {
+                let text = format!("recording is off: {file} exists; remove it to record");
+                Check::problem("switch", text)
             }
-        }));
-        let Some(used) = &self.used else { return };
-        let unrecorded = used.without_shim.iter().map(|Unrecorded { pid, name }| {
-            format!("process {pid} ({name}) used the driver without the recorder")
-        });
-        let second = Escape::SecondDriver.text();
-        let second = used.notes.iter().find(|note| *note == second).cloned();
-        let passed = used
-            .passed
-            .iter()
-            .map(|api| format!("{api} was called: it is counted, its memory is not followed"));
-        problems.extend(unrecorded.chain(second).chain(passed).map(Problem::new));
-    }
+            Err(why) => {
+                let text = format!("{file}: {why}; it does not switch the recording off");
+                Check::note("switch", text)
+            }
+        })
+    };
+    let (processes, _) = process::all();
+    let is_off = |process: &process::LiveProcess| process.off_by.contains(&SwitchedBy::Order);
+    let off = processes.into_iter().filter(is_off).map(|process| {
+        let pid = process.pid;
+        let text = format!("recording is off in process {pid}: vramtrace record on --pid {pid}");
+        Check::note("switch", text)
+    });
+    files.filter_map(of_file).chain(off).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn device(ordinal: u32) -> GpuDevice {
-        GpuDevice { ordinal, name: "GPU".into(), uuid: [ordinal as u8; 16], total_bytes: 24 << 30 }
+    #[test]
+    fn a_cap_for_devices_that_are_not_there_is_a_problem() {
+        let device = |ordinal: u32| GpuDevice {
+            ordinal,
+            name: "GPU".into(),
+            uuid: [ordinal as u8; 16],
+            total_bytes: 24 << 30,
+        };
+        let id = uuid::text(&[9; 16], false);
+        let found = judge_cap(&format!("0=50%,3=1g,{id}=1g"), &[device(0), device(1)]);
+        let [limits, third, unknown] = &found[..] else { panic!("{found:?}") };
+        assert!(limits.message.ends_with("; device 0: 12.00 GiB"), "{found:?}");
+        assert_eq!(third.message, "the cap names device 3, which is not visible");
+        assert!(unknown.message.contains(&id) && unknown.status == Status::Problem);
+        assert!(judge_cap("8", &[])[0].message.contains("8GiB"));
     }
 
     #[test]
-    fn a_cap_for_devices_that_are_not_there_is_reported() {
-        let id = uuid::text(&[9; 16], false);
-        let found = judge_cap(&format!("0=50%,3=1g,{id}=1g"), &[device(0), device(1)]);
-        assert_eq!(found.limits, Some(vec![LimitFound { ordinal: 0, cap_bytes: 12 << 30 }]));
-        assert_eq!(found.ignored, ["device 3".to_string(), id]);
-        assert!(judge_cap("8", &[]).error.unwrap().contains("8GiB"));
+    fn functions_are_counted_by_their_hook() {
+        let text = "cuMemAlloc_v2\t3020\tA. Takes\talloc::mem_alloc\n\
+                    cuMemCreate\t10020\tA. Takes\tpass\n\
+                    cuNew\t13000\tL. Others\tnote\n";
+        let summary = "3 entry points: 1 followed, 1 noted, 1 passed to the driver";
+        assert_eq!(coverage(text), summary);
     }
 }

@@ -1,102 +1,103 @@
 //! Which driver calls a command used, from its traces.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use vramtrace_format::escape::Escape;
 use vramtrace_format::{Event, SiteId};
 use vramtrace_reader::trace::{OpenError, Trace};
+use vramtrace_reader::units::several;
 
+use super::Check;
 use crate::launch::RunResult;
 use crate::launch::child::Status;
 use crate::launch::monitor::Unrecorded;
 
-#[derive(Debug, Serialize)]
-pub struct DriverUsage {
-    pub exit_code: Option<u8>,
-    pub signal: Option<i32>,
-    pub simulated: bool,
-    pub processes: usize,
-    /// Calls that took memory, by entry point.
-    pub allocations: BTreeMap<String, u64>,
-    /// Refused requests, by entry point.
-    pub refusals: BTreeMap<String, u64>,
+/// Calls by entry point.
+type Calls = BTreeMap<String, u64>;
+
+#[derive(Default)]
+struct Used {
+    allocations: Calls,
+    refusals: Calls,
     /// Entry points whose memory is not followed.
-    #[serde(rename = "passed_through")]
-    pub passed: BTreeSet<String>,
-    /// Lines that the recorder put on stderr.
-    pub notes: Vec<String>,
+    passed: BTreeSet<String>,
+    /// Lines that the recorder put on stderr, and damage of the trace.
+    notes: BTreeSet<String>,
     /// Libraries that replaced the beginning of the recorder's functions.
-    #[serde(skip)]
-    pub patched_by: BTreeSet<String>,
-    #[serde(rename = "without_recorder")]
-    pub without_shim: Vec<Unrecorded>,
-    /// A process had the recorder.
-    #[serde(skip)]
-    pub with_shim: bool,
+    patched_by: BTreeSet<String>,
 }
 
-/// A trace that the command left cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {error}", .trace.display())]
-pub struct UnreadableTrace {
-    trace: PathBuf,
-    error: OpenError,
-}
-
-pub fn of(ended: &RunResult, simulated: bool) -> Result<DriverUsage, UnreadableTrace> {
+/// An error: a trace that the command left cannot be read.
+pub fn of(ended: &RunResult) -> Result<Vec<Check>, String> {
     let traces = ended.output.traces();
-    let (exit_code, signal) = match ended.status {
-        Status::Exited(code) => (Some(code), None),
-        Status::Signalled(signal) => (None, Some(signal)),
-    };
-    let mut usage = DriverUsage {
-        exit_code,
-        signal,
-        simulated,
-        processes: traces.len(),
-        allocations: BTreeMap::new(),
-        refusals: BTreeMap::new(),
-        passed: BTreeSet::new(),
-        notes: Vec::new(),
-        patched_by: BTreeSet::new(),
-        without_shim: ended.observed.without_shim.clone(),
-        with_shim: ended.observed.with_shim,
-    };
-    for trace in &traces {
-        add(&mut usage, trace).map_err(|error| UnreadableTrace { trace: trace.clone(), error })?;
+    let mut used = Used::default();
+    for path in &traces {
+        let wrong = |error: OpenError| format!("{}: {error}", path.display());
+        used.add(&Trace::open(path).map_err(wrong)?);
     }
-    Ok(usage)
+    let how = match ended.status {
+        Status::Exited(code) => format!("exit {code}"),
+        Status::Signalled(signal) => format!("ended by signal {signal}"),
+    };
+    let processes = if traces.len() == 1 { "process" } else { "processes" };
+    let text = format!("{how}; {} {processes} with a trace", traces.len());
+    let mut checks = vec![Check::ok("command", text)];
+    let Used { allocations, refusals, passed, notes, patched_by } = used;
+    let calls = |calls: &Calls, what: &str| {
+        let one = |(api, n): (&String, &u64)| format!("{api}: {}", several(*n, what));
+        calls.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    checks.push(match (allocations.is_empty(), ended.observed.with_shim) {
+        (false, _) => Check::ok("calls", calls(&allocations, "allocation")),
+        (true, true) => Check::ok("calls", "no GPU memory was taken"),
+        (true, false) => Check::ok(
+            "calls",
+            "no GPU memory was taken; a process without the recorder is not seen",
+        ),
+    });
+    if !refusals.is_empty() {
+        checks.push(Check::note("refused", calls(&refusals, "refused request")));
+    }
+    let patched =
+        |library| format!("{library} replaced functions of the recorder: its calls go through it");
+    checks.extend(patched_by.iter().map(|library| Check::note("replaced", patched(library))));
+    checks.extend(ended.observed.without_shim.iter().map(|Unrecorded { pid, name }| {
+        let text = format!("process {pid} ({name}) used the driver without the recorder");
+        Check::problem("process", text)
+    }));
+    checks.extend(notes.into_iter().map(|note| match note == Escape::SecondDriver.text() {
+        true => Check::problem("recorder", note),
+        false => Check::note("recorder", note),
+    }));
+    checks.extend(passed.iter().map(|api| {
+        let text = format!("{api} was called: it is counted, its memory is not followed");
+        Check::problem("calls", text)
+    }));
+    Ok(checks)
 }
 
-fn add(usage: &mut DriverUsage, path: &Path) -> Result<(), OpenError> {
-    let trace = Trace::open(path)?;
-    let (definitions, _) = trace.definitions();
-    usage.notes.extend(definitions.notes().iter().cloned());
-    usage.patched_by.extend(definitions.patched_by().iter().cloned());
-    let mut allocations: HashMap<SiteId, u64> = HashMap::new();
-    let mut refusals: HashMap<SiteId, u64> = HashMap::new();
-    let mut passed: BTreeSet<u16> = BTreeSet::new();
-    trace.for_each_event(&mut |stamped| match stamped.event {
-        Event::Alloc(alloc) => *allocations.entry(alloc.site).or_default() += 1,
-        Event::Refused(refused) => *refusals.entry(refused.site).or_default() += 1,
-        Event::PassedThrough { api } => drop(passed.insert(api)),
-        _ => {}
-    });
-    let damage = trace.damage();
-    if let Some(first) = damage.ranges.first() {
-        usage.notes.push(format!("{} is damaged: {first}", path.display()));
+impl Used {
+    fn add(&mut self, trace: &Trace) {
+        let (definitions, _) = trace.definitions();
+        self.notes.extend(definitions.notes().iter().cloned());
+        self.patched_by.extend(definitions.patched_by().iter().cloned());
+        let name = |site: SiteId| match definitions.site(site) {
+            Some(site) => definitions.api_name(site.api),
+            None => "unknown".into(),
+        };
+        let mut calls: HashMap<(SiteId, bool), u64> = HashMap::new();
+        trace.for_each_event(&mut |stamped| match stamped.event {
+            Event::Alloc(alloc) => *calls.entry((alloc.site, false)).or_default() += 1,
+            Event::Refused(refused) => *calls.entry((refused.site, true)).or_default() += 1,
+            Event::PassedThrough { api } => drop(self.passed.insert(definitions.api_name(api))),
+            _ => {}
+        });
+        for ((site, is_refused), count) in calls {
+            let sums = if is_refused { &mut self.refusals } else { &mut self.allocations };
+            *sums.entry(name(site)).or_default() += count;
+        }
+        if let Some(first) = trace.damage().ranges.first() {
+            self.notes.insert(format!("{} is damaged: {first}", trace.path().display()));
+        }
     }
-    let site_name = |site: SiteId| match definitions.site(site) {
-        Some(site) => definitions.api_name(site.api),
-        None => "unknown".into(),
-    };
-    for (site, count) in allocations {
-        *usage.allocations.entry(site_name(site)).or_default() += count;
-    }
-    for (site, count) in refusals {
-        *usage.refusals.entry(site_name(site)).or_default() += count;
-    }
-    usage.passed.extend(passed.into_iter().map(|api| definitions.api_name(api)));
-    Ok(())
 }

@@ -2,7 +2,6 @@
 //! starts on machines without it.
 
 pub mod nvml;
-pub mod runtime;
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -125,17 +124,12 @@ pub struct Driver {
     _library: Library,
 }
 
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct GpuDevice {
     pub ordinal: u32,
     pub name: String,
-    #[serde(serialize_with = "uuid_text")]
     pub uuid: [u8; 16],
     pub total_bytes: u64,
-}
-
-fn uuid_text<S: serde::Serializer>(uuid: &[u8; 16], to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(&vramtrace_format::uuid::text(uuid, false))
 }
 
 impl Driver {

@@ -1,59 +1,269 @@
-//! NVML: what `doctor` checks of it, and what `top` shows of the cards.
+//! NVML: the cards with their processes, as nvidia-smi shows them. The types are those of its interface, of the versions
+//! that the names tell.
 
-mod calls;
-#[cfg(any(feature = "metrics", feature = "top"))]
-pub mod cards;
+// `metrics` and `top` are the users of a part of it.
+#![cfg_attr(not(feature = "metrics"), allow(dead_code))]
 
-use self::calls::Calls;
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+use std::time::{Duration, Instant};
+
+use libloading::{Library, Symbol};
+use vramtrace_format::uuid;
+
 use super::Error;
 
-/// The driver version and the devices that NVML reports.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Nvml {
-    pub driver_version: String,
-    pub devices: u32,
-    /// Those that answer.
-    pub cards: Vec<Card>,
+type Handle = usize;
+/// A function that writes a value of what its first argument names.
+type ValueOf<A, T> = unsafe extern "C" fn(A, *mut T) -> c_int;
+type TextOf = unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> c_int;
+type ListOf<T> = unsafe extern "C" fn(Handle, *mut c_uint, *mut T) -> c_int;
+type SamplesOf = unsafe extern "C" fn(Handle, *mut Sample, *mut c_uint, c_ulonglong) -> c_int;
+
+/// NVML has no sample of any process since that time.
+const NOT_FOUND: c_int = 6;
+const INSUFFICIENT_SIZE: c_int = 7;
+/// NVML's value for "not available".
+const UNKNOWN_BYTES: u64 = u64::MAX;
+/// Entries of a list that are read.
+const MOST: usize = 4096;
+/// Samples are taken once a second or more often. After this time one says nothing about now.
+const SAMPLE_LASTS: Duration = Duration::from_secs(3);
+
+/// nvmlMemory_v2_t: `used` is without the bytes that the driver reserves, as in nvidia-smi.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Memory {
+    version: c_uint,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
 }
 
-/// What is in use on a card.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct Card {
+/// nvmlProcessInfo_t.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Process {
+    pid: c_uint,
+    used: u64,
+    gpu_instance: c_uint,
+    compute_instance: c_uint,
+}
+
+/// nvmlUtilization_t, percent.
+#[repr(C)]
+#[derive(Default)]
+struct Utilization {
+    gpu: c_uint,
+    memory: c_uint,
+}
+
+/// nvmlProcessUtilizationSample_t, percent.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    pid: c_uint,
+    time_us: u64,
+    gpu: c_uint,
+    memory: c_uint,
+    encoder: c_uint,
+    decoder: c_uint,
+}
+
+/// One card.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CardFacts {
+    /// NVML's index, which CUDA_VISIBLE_DEVICES does not change.
     pub index: u32,
-    pub used_bytes: u64,
-    /// Processes that compute, and those that draw.
-    pub computing: usize,
-    pub drawing: usize,
-    /// False: processes are not listed, or without their memory.
-    pub has_figures: bool,
+    pub uuid: [u8; 16],
+    pub name: String,
+    pub total: u64,
+    pub used: u64,
+    /// Percent of the last sample period in which a kernel ran.
+    pub utilization: Option<u32>,
+    /// NVML gives samples of processes, and one without a sample used no time. False with MIG.
+    pub tells_utilization: bool,
+    /// By pid in NVML's pid namespace.
+    pub processes: BTreeMap<u32, CardProcess>,
 }
 
-pub fn ask() -> Result<Nvml, Error> {
-    let calls = Calls::open()?;
-    let found = answers(&calls);
-    calls.shut_down();
-    found
+/// What NVML knows of one process on one card.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CardProcess {
+    /// As nvidia-smi shows them. `None`: NVML does not say.
+    pub bytes: Option<u64>,
+    /// Percent of the last sample period. `None`: no sample.
+    pub utilization: Option<u32>,
 }
 
-fn answers(calls: &Calls) -> Result<Nvml, Error> {
-    let (driver_version, devices) = (calls.driver_version()?, calls.count()?);
-    let cards = (0..devices).filter_map(|index| card(calls, index)).collect();
-    Ok(Nvml { driver_version, devices, cards })
+/// Reads the cards. NVML's calls may never return: what must go on makes them on a thread for that alone.
+pub struct Cards {
+    library: Library,
+    /// Of each card the time of the latest sample of a process, µs.
+    sampled_us: BTreeMap<u32, u64>,
+    /// The latest sample by card and pid, percent, and when it was read.
+    samples: BTreeMap<(u32, u32), (u32, Instant)>,
 }
 
-/// `None`: the card, or a driver that is too old, does not answer.
-fn card(calls: &Calls, index: u32) -> Option<Card> {
-    let handle = calls.handle(index)?;
-    let memory = calls.memory(handle)?;
-    let computing = calls.processes(handle, "Compute");
-    let drawing = calls.processes(handle, "Graphics");
-    Some(Card {
-        index,
-        used_bytes: memory.used,
-        has_figures: computing
-            .as_ref()
-            .is_some_and(|list| list.iter().all(|process| process.bytes().is_some())),
-        computing: computing.map_or(0, |list| list.len()),
-        drawing: drawing.map_or(0, |list| list.len()),
-    })
+impl Cards {
+    pub fn open() -> Result<Cards, Error> {
+        // SAFETY: NVML's initialisers are those that nvidia-smi runs.
+        let library = unsafe { Library::new("libnvidia-ml.so.1") }.map_err(Error::NotFound)?;
+        let cards = Cards { library, sampled_us: BTreeMap::new(), samples: BTreeMap::new() };
+        let name = "nvmlInit_v2";
+        // SAFETY: the type of the function.
+        check(name, unsafe { cards.get::<unsafe extern "C" fn() -> c_int>(name)?() })?;
+        Ok(cards)
+    }
+
+    /// # Safety
+    /// `F` is the type of the function with this name.
+    unsafe fn get<F>(&self, name: &str) -> Result<Symbol<'_, F>, Error> {
+        // SAFETY: as the caller says.
+        unsafe { self.library.get(name.as_bytes()) }.map_err(Error::NotFound)
+    }
+
+    /// The value that a function writes. `None`: there is no such function, or it fails.
+    ///
+    /// # Safety
+    /// [`ValueOf`] with these types is the type of the function with this name.
+    unsafe fn value<A, T>(&self, name: &str, of: A, mut value: T) -> Option<T> {
+        // SAFETY: as the caller says; the value is our own.
+        let result = unsafe { self.get::<ValueOf<A, T>>(name).ok()?(of, &mut value) };
+        (result == 0).then_some(value)
+    }
+
+    pub fn driver_version(&self) -> Result<String, Error> {
+        type Version = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
+        let name = "nvmlSystemGetDriverVersion";
+        // SAFETY: the type of the function.
+        let version = unsafe { self.get::<Version>(name)? };
+        // SAFETY: there is room for so many bytes.
+        text(name, |out, room| unsafe { version(out, room) })
+    }
+
+    /// All cards now. What NVML does not say of a card is left empty.
+    pub fn read(&mut self) -> Result<Vec<CardFacts>, Error> {
+        let (name, mut devices) = ("nvmlDeviceGetCount_v2", 0);
+        // SAFETY: the type of the function, and a variable of our own.
+        check(name, unsafe {
+            self.get::<unsafe extern "C" fn(*mut c_uint) -> c_int>(name)?(&mut devices)
+        })?;
+        Ok((0..devices).filter_map(|index| self.card(index)).collect())
+    }
+
+    /// `None`: a card without a UUID cannot be matched with those of the processes.
+    fn card(&mut self, index: u32) -> Option<CardFacts> {
+        let version = 2 << 24 | size_of::<Memory>() as c_uint;
+        let memory = Memory { version, ..Memory::default() };
+        // SAFETY: the types of these functions.
+        let (handle, memory, utilization) = unsafe {
+            let handle: Handle = self.value("nvmlDeviceGetHandleByIndex_v2", index, 0)?;
+            let rates = Utilization::default();
+            (
+                handle,
+                self.value("nvmlDeviceGetMemoryInfo_v2", handle, memory).unwrap_or_default(),
+                self.value("nvmlDeviceGetUtilizationRates", handle, rates).map(|rates| rates.gpu),
+            )
+        };
+        let uuid = self.text(handle, "nvmlDeviceGetUUID")?;
+        let mut card = CardFacts {
+            index,
+            uuid: uuid::parse(uuid.strip_prefix("GPU-")?)?,
+            name: self.text(handle, "nvmlDeviceGetName").unwrap_or_default(),
+            total: memory.total.saturating_sub(memory.reserved),
+            used: memory.used,
+            utilization,
+            tells_utilization: false,
+            processes: BTreeMap::new(),
+        };
+        for process in
+            ["Compute", "Graphics"].into_iter().flat_map(|kind| self.listed(handle, kind))
+        {
+            let known = card.processes.entry(process.pid).or_default();
+            let bytes = Some(process.used).filter(|bytes| *bytes != UNKNOWN_BYTES);
+            known.bytes = known.bytes.max(bytes);
+        }
+        self.add_samples(handle, &mut card);
+        Some(card)
+    }
+
+    fn text(&self, handle: Handle, name: &'static str) -> Option<String> {
+        // SAFETY: the type of these functions.
+        let ask = unsafe { self.get::<TextOf>(name).ok()? };
+        // SAFETY: there is room for so many bytes.
+        text(name, |out, room| unsafe { ask(handle, out, room) }).ok()
+    }
+
+    /// The running processes of a kind, Compute or Graphics. Versions 2 and 3 have the same list.
+    fn listed(&self, handle: Handle, kind: &str) -> Vec<Process> {
+        let find = |version: &str| {
+            let name = format!("nvmlDeviceGet{kind}RunningProcesses_{version}");
+            // SAFETY: the type of these two versions.
+            unsafe { self.get::<ListOf<Process>>(&name).ok() }
+        };
+        let Some(ask) = find("v3").or_else(|| find("v2")) else { return Vec::new() };
+        // SAFETY: the list has room for as many as the count says.
+        list(|count, list| unsafe { ask(handle, count, list) }).unwrap_or_default()
+    }
+
+    fn add_samples(&mut self, handle: Handle, card: &mut CardFacts) {
+        // SAFETY: the type of the function.
+        let ask = unsafe { self.get::<SamplesOf>("nvmlDeviceGetProcessUtilization") };
+        let Ok(ask) = ask else { return };
+        let since_us = self.sampled_us.get(&card.index).copied().unwrap_or(0);
+        // SAFETY: the list has room for as many as the count says.
+        let samples = list(|count, list| unsafe { ask(handle, list, count, since_us) });
+        card.tells_utilization = matches!(samples, Ok(_) | Err(NOT_FOUND));
+        let mut samples = samples.unwrap_or_default();
+        samples.sort_by_key(|sample| sample.time_us);
+        let now = Instant::now();
+        self.samples.retain(|_, (_, read)| now - *read < SAMPLE_LASTS);
+        for sample in samples.iter().filter(|sample| sample.time_us > since_us) {
+            self.samples.insert((card.index, sample.pid), (sample.gpu.min(100), now));
+        }
+        for (pid, process) in &mut card.processes {
+            process.utilization = self.samples.get(&(card.index, *pid)).map(|(part, _)| *part);
+        }
+        if let Some(last) = samples.last() {
+            self.sampled_us.insert(card.index, last.time_us.max(since_us));
+        }
+    }
+}
+
+fn check(name: &'static str, result: c_int) -> Result<(), Error> {
+    match result {
+        0 => Ok(()),
+        result => Err(Error::Nvml { name, result }),
+    }
+}
+
+/// A text that a function writes into so many bytes. The text keeps its last NUL.
+fn text(
+    name: &'static str,
+    ask: impl FnOnce(*mut c_char, c_uint) -> c_int,
+) -> Result<String, Error> {
+    let mut bytes = [0u8; 128];
+    check(name, ask(bytes.as_mut_ptr().cast(), bytes.len() as c_uint - 1))?;
+    let written = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(written).into_owned())
+}
+
+/// A list of NVML: the count goes in as room and comes out as the number of entries. `Err`: NVML's error.
+fn list<T: Clone + Default>(ask: impl Fn(*mut c_uint, *mut T) -> c_int) -> Result<Vec<T>, c_int> {
+    let mut list = vec![T::default(); 64];
+    for _ in 0..3 {
+        let mut count = list.len() as c_uint;
+        match ask(&mut count, list.as_mut_ptr()) {
+            0 => {
+                list.truncate(count as usize);
+                return Ok(list);
+            }
+            // Between two calls there may be more.
+            INSUFFICIENT_SIZE => list.resize((count as usize + 16).clamp(64, MOST), T::default()),
+            error => return Err(error),
+        }
+    }
+    Err(INSUFFICIENT_SIZE)
 }

@@ -12,8 +12,7 @@ use object::{Endianness, Object, ObjectSymbol, elf};
 use vramtrace_reader::files;
 
 /// Why a preloaded library sees nothing of an executable, or not all of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Escape {
     /// No dynamic loader runs.
     Static,
@@ -73,8 +72,6 @@ impl Escape {
 #[derive(Clone, Debug)]
 pub struct Executable {
     pub path: PathBuf,
-    /// The script that names it in its first line.
-    pub script: Option<PathBuf>,
     pub escapes: Vec<Escape>,
 }
 
@@ -82,11 +79,11 @@ pub struct Executable {
 pub fn examine(command: &OsStr) -> Option<Executable> {
     let path = find_in_path(command)?;
     let Some(interpreter) = interpreter_of_script(&path) else {
-        return Some(Executable { escapes: escapes(&path)?, path, script: None });
+        return Some(Executable { escapes: escapes(&path)?, path });
     };
     let found = find_in_path(interpreter.as_os_str())?;
     // A script whose interpreter is a script again is rare; the kernel allows it.
-    Some(Executable { escapes: escapes(&found)?, path: found, script: Some(path) })
+    Some(Executable { escapes: escapes(&found)?, path: found })
 }
 
 /// Finds an executable as execvp does.
@@ -234,7 +231,6 @@ mod tests {
             fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
             let found = examine(script.as_os_str()).unwrap();
             assert_eq!(found.path.file_name(), Some(OsStr::new("sh")), "{line}");
-            assert_eq!(found.script, Some(script));
         }
     }
 

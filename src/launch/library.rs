@@ -186,7 +186,7 @@ fn can_be_preloaded(path: &Path) -> bool {
 }
 
 /// An entry of LD_PRELOAD, with the reason why it cannot be loaded.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug)]
 pub struct Preloaded {
     pub path: String,
     pub problem: Option<String>,

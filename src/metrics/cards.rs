@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::driver::nvml::cards::{CardFacts, Cards};
+use crate::driver::nvml::{CardFacts, Cards};
 use crate::live_processes::background::Background;
 
 /// Between two questions.
@@ -69,7 +69,7 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::nvml::cards::CardProcess;
+    use crate::driver::nvml::CardProcess;
 
     #[test]
     fn a_process_is_idle_since_its_last_sample_and_unknown_where_nvml_is_silent() {

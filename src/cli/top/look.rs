@@ -8,7 +8,7 @@ use std::time::Duration;
 use vramtrace_format::LiveDevice;
 use vramtrace_reader::units::clean;
 
-use crate::driver::nvml::cards::{CardFacts, Cards};
+use crate::driver::nvml::{CardFacts, Cards};
 use crate::live_processes::background::Background;
 use crate::live_processes::followed::{Followed, Growth};
 use crate::live_processes::process::{self, LiveProcess, user};

@@ -9,7 +9,7 @@ use vramtrace_reader::report::wording::age;
 use vramtrace_reader::units::{clean, count, gib, size};
 
 use super::look::{Look, Verdict};
-use crate::driver::nvml::cards::CardFacts;
+use crate::driver::nvml::CardFacts;
 use crate::live_processes::kernel_driver;
 use crate::live_processes::process::{LiveProcess, refused};
 

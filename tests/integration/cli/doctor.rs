@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
-use serde_json::{Value, json};
-use testkit::{Program, Scratch, has, shim, sim, sim_dir, vramtrace};
+use serde_json::Value;
+use testkit::{Program, Scratch, shim, sim, sim_dir, vramtrace};
 
 /// `vramtrace doctor ARGS...`, with the simulated driver as this machine's driver.
 fn doctor(scratch: &Scratch, args: &[&str]) -> Output {
@@ -18,25 +18,16 @@ fn doctor(scratch: &Scratch, args: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What passes libcuda by is said before the program runs.
-#[test]
-fn a_backend_on_the_kernel_driver_is_not_recorded() {
-    let scratch = Scratch::new();
-    let said = "tinygrad's NV backend calls the kernel driver, not libcuda: not recorded";
-    let notes = |name: &str, value: &str| {
-        let mut command = vramtrace();
-        command.arg("doctor").current_dir(&scratch.0).env(name, value);
-        command.env("LD_LIBRARY_PATH", sim_dir()).env("VRAMTRACE_SIM", "2x24GiB");
-        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
-        text.split_whitespace().collect::<Vec<_>>().join(" ").contains(said)
-    };
-    assert!(notes("NV", "1") && notes("DEV", "NV"));
-    assert!(!notes("CUDA", "1") && !notes("NV", "0"));
-}
-
 fn json(output: &Output) -> Value {
     let printed = String::from_utf8_lossy(&output.stdout);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {printed}"))
+}
+
+/// The messages of the checks with this status, a line each.
+fn messages(found: &Value, status: &str) -> String {
+    let of_status = |check: &&Value| check["status"] == status;
+    let checks = found["checks"].as_array().unwrap().iter().filter(of_status);
+    checks.map(|check| check["message"].as_str().unwrap().to_string() + "\n").collect()
 }
 
 #[test]
@@ -45,50 +36,21 @@ fn what_is_there_is_found() {
     let output = doctor(&scratch, &["--json"]);
     let found = json(&output);
     assert_eq!(output.status.code(), Some(0), "{found:#}");
-    assert_eq!(found["schema"], "vramtrace.doctor/1");
-    assert_eq!(found["driver"]["devices"].as_array().unwrap().len(), 2);
-    assert_eq!(found["driver"]["devices"][1]["total_bytes"].as_u64().unwrap() >> 30, 24);
-    assert_eq!(found["nvml"]["devices"], 2);
-    let entries = found["recorder"]["entry_points"].as_array().unwrap();
-    let how =
-        |name: &str| entries.iter().find(|entry| entry["name"] == name).unwrap()["how"].clone();
-    for name in ["cuMemAlloc_v2", "cuMemFreeAsync", "cuMemCreate", "cuArrayCreate_v2"] {
-        assert_eq!(how(name), "followed", "{name}");
+    assert_eq!(found["schema"], "vramtrace.doctor/2");
+    let ok = messages(&found, "ok");
+    for part in ["entry points", ", 2 devices\n", "1: Simulated ", "24.00 GiB", "NVML "] {
+        assert!(ok.contains(part), "{part}: {ok}");
     }
     let text = doctor(&scratch, &[]);
     let printed = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(printed.contains("entry points") && printed.contains("no problem found"), "{printed}");
-}
-
-#[test]
-fn it_fits_one_screen_and_says_what_to_do_first() {
-    let scratch = Scratch::new();
-    shim();
-    for (devices, first) in
-        [(Some("1x24GiB"), "first     record a program"), (Some("8x80GiB"), "first     record")]
-    {
-        let mut command = vramtrace();
-        command.arg("doctor").current_dir(&scratch.0).env_remove("LD_PRELOAD");
-        command.env_remove("VRAMTRACE_CAP").env("LD_LIBRARY_PATH", sim_dir());
-        let output = command.envs(devices.map(|spec| ("VRAMTRACE_SIM", spec))).output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(printed.lines().count() < 24, "{printed}");
-        assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
-        assert!(printed.lines().nth(1).unwrap().starts_with(first), "{printed}");
-    }
+    assert!(printed.lines().nth(1).unwrap().starts_with("first     record a program"), "{printed}");
     let none = vramtrace().args(["doctor", "nothing-of-this-name"]).output().unwrap();
     let printed = String::from_utf8_lossy(&none.stdout).into_owned();
     assert!(
         none.status.code() == Some(1) && printed.contains("first     give a command"),
         "{printed}"
     );
-    let full = doctor(&scratch, &["--full"]);
-    let full = String::from_utf8_lossy(&full.stdout).into_owned();
-    for part in ["RTLD_DEEPBIND", "followed", "GPU-"] {
-        assert!(full.contains(part), "{part}: {full}");
-    }
-    let all = doctor(&scratch, &["--json"]);
-    assert!(String::from_utf8_lossy(&all.stdout).contains("cuMemAlloc_v2"));
 }
 
 /// As on WSL2, and where a display has a part of the card.
@@ -106,9 +68,9 @@ fn what_nvml_does_not_know_and_what_others_hold_is_said() {
         let output =
             command.env("VRAMTRACE_SIM_NVML", nvml).env_remove("VRAMTRACE_CAP").output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-        json(&output)["notes"].to_string()
+        messages(&json(&output), "note")
     };
-    assert_eq!(notes(""), "[]");
+    assert_eq!(notes(""), "");
     let card = testkit::Setup::simulated().env("VRAMTRACE_SIM_STATE", scratch.0.join("state"));
     let mut display = testkit::InteractiveProgram::start(card);
     assert_eq!(display.result("a 1000"), 0);
@@ -118,39 +80,12 @@ fn what_nvml_does_not_know_and_what_others_hold_is_said() {
         "{found}"
     );
     assert!(!found.contains("no memory by process"), "{found}");
-    for (nvml, begin) in [
-        ("absent", "without NVML the headline"),
-        ("no-figures", "NVML has no memory by process here"),
-    ] {
+    for (nvml, begin) in
+        [("absent", "without NVML ("), ("no-figures", "NVML has no memory by process here")]
+    {
         let found = notes(nvml);
         assert!(found.contains(begin), "{nvml}: {found}");
         assert!(found.contains("the headline is what was recorded"), "{nvml}: {found}");
-    }
-}
-
-#[test]
-fn a_runtime_that_is_too_new_for_the_driver_is_said() {
-    let scratch = Scratch::new();
-    let source = scratch.0.join("r.c");
-    std::fs::write(&source, "int cudaRuntimeGetVersion(int *v) { *v = 14010; return 0; }").unwrap();
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-shared", "-fPIC", "-o"]).arg(scratch.0.join("libcudart.so.13")).arg(&source);
-    assert!(gcc.status().unwrap().success());
-    let found = |path: String| {
-        let mut command = vramtrace();
-        command.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", path).env_remove("LD_PRELOAD");
-        json(&command.env("VRAMTRACE_SIM", "1x24GiB").env_remove("VRAMTRACE_CAP").output().unwrap())
-    };
-    let all = found(format!("{}:{}", sim_dir().display(), scratch.0.display()));
-    assert_eq!(all["machine"]["runtime"]["cuda_version"], "14.1", "{all:#}");
-    let notes = all["notes"].to_string();
-    let wanted = "libcudart.so.13 is of CUDA 14.1 and the driver is for CUDA 13.4 at most";
-    assert!(notes.contains(wanted), "{notes}");
-    // No driver: the nodes are looked at.
-    let none = found(scratch.0.display().to_string());
-    if none["driver"]["found"] == false {
-        let problems = none["problems"].to_string();
-        assert!(problems.contains("/dev/"), "{problems}");
     }
 }
 
@@ -160,11 +95,11 @@ fn a_cap_is_judged_by_the_devices_that_are_there() {
     let output = doctor(&scratch, &["--json", "--cap", "0=50%,7=1GiB"]);
     let found = json(&output);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(found["cap"]["limits"][0]["cap_bytes"].as_u64(), Some(12 << 30));
-    assert_eq!(found["cap"]["ignored"][0], "device 7");
+    assert!(messages(&found, "ok").contains("device 0: 12.00 GiB"), "{found:#}");
+    assert_eq!(messages(&found, "problem"), "the cap names device 7, which is not visible\n");
     let bad = doctor(&scratch, &["--json", "--cap", "8"]);
     assert_eq!(bad.status.code(), Some(1));
-    assert!(json(&bad)["cap"]["error"].as_str().unwrap().contains("8GiB"));
+    assert!(messages(&json(&bad), "problem").contains("8GiB"));
 }
 
 #[test]
@@ -174,8 +109,8 @@ fn a_command_is_run_and_what_it_used_is_printed() {
     let client = client.to_str().unwrap();
     let output = doctor(&scratch, &["--json", "--simulate", "--", client]);
     let found = json(&output);
-    let used = &found["command"]["used"];
-    has(used, json!({ "exit_code": 0, "processes": 1 }));
+    let used = messages(&found, "ok");
+    assert!(used.contains("exit 0; 1 process with a trace\n"), "{used}");
     for (api, least) in [
         ("cuMemAlloc_v2", 3),
         ("cuMemAllocPitch_v2", 1),
@@ -187,10 +122,11 @@ fn a_command_is_run_and_what_it_used_is_printed() {
         ("cuMipmappedArrayCreate", 1),
         ("cuMemHostAlloc", 1),
     ] {
-        let calls = used["allocations"][api].as_u64().unwrap_or(0);
-        assert!(calls >= least, "{api}: {calls} in {used:#}");
+        let at = used.find(&format!("{api}: ")).unwrap_or_else(|| panic!("{api}: {used}"));
+        let calls = used[at..].split(' ').nth(1).unwrap().parse::<u64>().unwrap();
+        assert!(calls >= least, "{api}: {calls} in {used}");
     }
-    assert_eq!(found["problems"].as_array().unwrap().len(), 0, "{found:#}");
+    assert_eq!(messages(&found, "problem"), "");
     assert_eq!(output.status.code(), Some(0));
 }
 
@@ -199,7 +135,7 @@ fn a_command_that_cannot_be_reached_is_a_problem() {
     let scratch = Scratch::new();
     let missing = doctor(&scratch, &["--json", "--", "no-such-command-here"]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(json(&missing)["problems"][0].as_str().unwrap().contains("no-such-command-here"));
+    assert!(messages(&json(&missing), "problem").contains("no-such-command-here"));
     std::fs::write(scratch.0.join("s.c"), "int main(void) { return 0; }").unwrap();
     let mut gcc = Command::new("gcc");
     let built = gcc.args(["-static", "-o", "s", "s.c"]).current_dir(&scratch.0).status();
@@ -209,7 +145,7 @@ fn a_command_that_cannot_be_reached_is_a_problem() {
     }
     let output = doctor(&scratch, &["--json", "--", "./s"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(json(&output)["command"]["escapes"][0], "static");
+    assert!(messages(&json(&output), "problem").contains("is a static executable"));
 }
 
 /// The header of a 32-bit program, which this kernel does not start.
@@ -220,9 +156,7 @@ fn the_line_of_the_loader_for_a_32_bit_program_is_explained() {
     std::fs::write(&program, [&b"\x7fELF\x01\x01\x01"[..], &[0; 57]].concat()).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
     let output = doctor(&scratch, &["--json", "--", "./old"]);
-    assert_eq!(json(&output)["command"]["escapes"][0], "other-machine");
-    let output = doctor(&scratch, &["--full", "--", "./old"]);
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = messages(&json(&output), "problem");
     assert!(text.contains("(wrong ELF class): ignored"), "{text}");
 }
 

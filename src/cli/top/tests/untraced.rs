@@ -6,7 +6,7 @@ use super::super::draw::text;
 use super::super::look::{CardsAnswer, Owner};
 use super::super::state::State;
 use super::{GIB, has, look, press, screen, three};
-use crate::driver::nvml::cards::{CardFacts, CardProcess};
+use crate::driver::nvml::{CardFacts, CardProcess};
 
 /// NVML with these processes on GPU 0: pid, bytes.
 fn nvml(index: u32, processes: &[(u32, Option<u64>)]) -> CardsAnswer {
