@@ -5,7 +5,8 @@
 //! what it is, less and less often, and again after exec.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,12 +15,12 @@ use vramtrace_reader::files;
 
 use super::library::{SHIM, SIMULATED};
 use crate::console::message;
+use crate::live_processes::control;
 use crate::live_processes::places::Places;
 use crate::live_processes::process::{user, variable};
-use crate::live_processes::{control, kernel_driver};
 
 /// A process that mapped libcuda without the recorder.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug)]
 pub struct Unrecorded {
     pub pid: u32,
     pub name: String,
@@ -51,18 +52,18 @@ pub struct ProcessMonitor {
     library: PathBuf,
     simulated: bool,
     root: Option<Process>,
-    /// Running processes that are not of this run, as far as their environment shows.
-    strangers: HashMap<Process, Schedule>,
-    /// Running members of this run.
-    members: HashMap<Process, Schedule>,
-    /// How often a member was examined.
+    /// Running processes that are not older than the command.
+    known: HashMap<Process, Known>,
+    /// How often a member of this run was examined.
     examined: u64,
     report: MonitorReport,
 }
 
-/// When a process is looked at next: after 0.1 s, then each time after twice as long, until it is settled.
+/// A process is looked at after 0.1 s, then each time after twice as long, until it is settled what it is.
 #[derive(Clone, Copy)]
-struct Schedule {
+struct Known {
+    /// Of this run. A member stays one after its parents have ended.
+    is_member: bool,
     /// The program that it executes: [`Stat::stack_start`].
     image: u64,
     /// `None`: it is known what the process is, as long as it executes this program.
@@ -70,9 +71,9 @@ struct Schedule {
     pause: Duration,
 }
 
-impl Schedule {
-    fn new(image: u64, now: Instant) -> Schedule {
-        Schedule { image, next: Some(now), pause: Duration::from_millis(100) }
+impl Known {
+    fn new(is_member: bool, image: u64, now: Instant) -> Known {
+        Known { is_member, image, next: Some(now), pause: Duration::from_millis(100) }
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -127,8 +128,7 @@ impl ProcessMonitor {
             library,
             simulated,
             root: None,
-            strangers: HashMap::new(),
-            members: HashMap::new(),
+            known: HashMap::new(),
             examined: 0,
             report: MonitorReport::default(),
         }
@@ -142,70 +142,55 @@ impl ProcessMonitor {
     /// Finds the members of the run and examines those that are due. Call it repeatedly while the command runs.
     pub fn look(&mut self, now: Instant) {
         for stat in self.find_members(now) {
-            let fresh = Schedule::new(stat.stack_start, now);
-            let mut schedule = *self.members.entry(process(&stat)).or_insert(fresh);
-            if schedule.image != stat.stack_start {
-                schedule = fresh;
+            let Some(mut known) = self.known.get(&process(&stat)).copied() else { continue };
+            if known.is_due(now) {
+                known.looked(now, self.examine(&stat));
+                self.known.insert(process(&stat), known);
             }
-            if schedule.is_due(now) {
-                let settled = self.examine(&stat);
-                schedule.looked(now, settled);
-            }
-            self.members.insert(process(&stat), schedule);
         }
     }
 
     /// Call it after the command ended: finds descendants that still run.
     pub fn end(mut self) -> MonitorReport {
-        let root = self.root;
         let members = self.find_members(Instant::now());
-        self.report.still_running = members.iter().any(|stat| Some(process(stat)) != root);
+        self.report.still_running = members.iter().any(|stat| Some(process(stat)) != self.root);
         self.report
     }
 
-    /// Running descendants of the command, orphaned ones included.
+    /// The command and its running descendants, orphaned ones included.
     fn find_members(&mut self, now: Instant) -> Vec<Stat> {
         let Some(root) = self.root else { return Vec::new() };
         let mut all: Vec<Stat> = proc::pids().filter_map(Stat::of).collect();
+        all.retain(|stat| stat.start_ticks >= root.1);
         all.retain(|stat| stat.is_alive() || process(stat) == root);
+        // Parents before their children.
+        all.sort_unstable_by_key(|stat| (stat.start_ticks, stat.pid));
         let running: HashSet<Process> = all.iter().map(process).collect();
-        self.strangers.retain(|process, _| running.contains(process));
-        self.members.retain(|process, _| running.contains(process));
-        let mut children: HashMap<u32, Vec<usize>> = HashMap::new();
-        for (index, stat) in all.iter().enumerate() {
-            children.entry(stat.parent).or_default().push(index);
-        }
-        // A known member stays a member after its parents have ended.
-        let is_start =
-            |stat: &Stat| process(stat) == root || self.members.contains_key(&process(stat));
-        let mut reached: HashSet<usize> = HashSet::new();
-        let mut next: Vec<usize> = (0..all.len()).filter(|index| is_start(&all[*index])).collect();
-        for (index, stat) in all.iter().enumerate() {
-            let younger = stat.start_ticks >= root.1;
-            if !younger || is_start(stat) {
-                continue;
+        self.known.retain(|process, _| running.contains(process));
+        let mut members: HashSet<u32> = HashSet::new();
+        for stat in &all {
+            let fresh = Known::new(false, stat.stack_start, now);
+            let known = self.known.entry(process(stat)).or_insert(fresh);
+            if known.image != stat.stack_start {
+                *known = Known { is_member: known.is_member, ..fresh };
             }
-            let fresh = Schedule::new(stat.stack_start, now);
-            let schedule = self.strangers.entry(process(stat)).or_insert(fresh);
-            if schedule.is_due(now) {
-                if variable(stat.pid, "VRAMTRACE_RUN").as_ref() == Some(&self.marker) {
-                    next.push(index);
-                    self.strangers.remove(&process(stat));
-                } else {
-                    schedule.looked(now, !is_transient_child(stat));
+            if !known.is_member {
+                let is_child = process(stat) == root || members.contains(&stat.parent);
+                let is_due = !is_child && known.is_due(now);
+                if is_child
+                    || is_due && variable(stat.pid, "VRAMTRACE_RUN").as_ref() == Some(&self.marker)
+                {
+                    *known = Known { is_member: true, ..fresh };
+                } else if is_due {
+                    known.looked(now, !is_transient_child(stat));
                 }
             }
-        }
-        while let Some(index) = next.pop() {
-            if reached.insert(index) {
-                let pid = all[index].pid;
-                next.extend(children.get(&pid).into_iter().flatten().copied());
+            if known.is_member {
+                members.insert(stat.pid);
             }
         }
-        let mut members: Vec<Stat> = reached.into_iter().map(|index| all[index].clone()).collect();
-        members.retain(Stat::is_alive);
-        members.sort_unstable_by_key(|stat| stat.pid);
-        members
+        all.retain(|stat| members.contains(&stat.pid) && stat.is_alive());
+        all
     }
 
     /// True if the process need not be examined again, as long as it executes this program.
@@ -217,7 +202,7 @@ impl ProcessMonitor {
             self.report.with_shim = true;
             return !self.simulated || self.report.cudart_on_simulated;
         }
-        let files = kernel_driver::mapped_files(pid);
+        let files = mapped_files(pid);
         let has = |wanted: &dyn Fn(&str) -> bool| {
             files.iter().any(|file| file_name(file).is_some_and(wanted))
         };
@@ -240,15 +225,21 @@ impl ProcessMonitor {
             self.report.without_shim.push(Unrecorded { pid, name: name.into_owned() });
             return true;
         }
-        if !cuda && kernel_driver::is_called_by(pid, &files) {
-            message(format_args!("process {pid} ({name}) {}", kernel_driver::UNRECORDED));
-            return true;
-        }
         // The recorder stays loaded; what it does not see may come later.
-        let later = !cuda
-            && kernel_driver::asked_by(|name| variable(pid, name)?.into_string().ok()).is_some();
-        shim && !later && (!self.simulated || self.report.cudart_on_simulated)
+        shim && (!self.simulated || self.report.cudart_on_simulated)
     }
+}
+
+/// Paths of the files that a process has mapped, some repeatedly; none if they cannot be read.
+fn mapped_files(pid: u32) -> Vec<PathBuf> {
+    let maps = files::read_kernel(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let path = |line: &[u8]| {
+        let slash = line.iter().position(|byte| *byte == b'/')?;
+        Some(PathBuf::from(OsStr::from_bytes(&line[slash..])))
+    };
+    let mut files: Vec<PathBuf> = maps.split(|byte| *byte == b'\n').filter_map(path).collect();
+    files.dedup();
+    files
 }
 
 fn file_name(path: &Path) -> Option<&str> {
@@ -290,6 +281,10 @@ mod tests {
         line[0]
     }
 
+    fn has_members(monitor: &ProcessMonitor) -> bool {
+        monitor.known.values().any(|known| known.is_member)
+    }
+
     /// Looks 200 times in an hour: how often a member was examined.
     fn an_hour(monitor: &mut ProcessMonitor, start: Instant) -> u64 {
         let before = monitor.examined;
@@ -309,17 +304,17 @@ mod tests {
         child.wait().unwrap();
         // The killed `sleep` may take a moment to end.
         let until = Instant::now() + Duration::from_secs(20);
-        while !monitor.members.is_empty() && Instant::now() < until {
+        while has_members(&monitor) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
             monitor.look(start);
         }
-        assert_eq!(monitor.members.len(), 0, "it forgets processes that ended");
+        assert!(!has_members(&monitor), "it forgets processes that ended");
     }
 
     #[test]
     fn a_process_with_the_recorder_is_examined_once_and_again_after_exec() {
         let is_libc = |path: &PathBuf| file_name(path).is_some_and(|name| name == "libc.so.6");
-        let mapped = kernel_driver::mapped_files(std::process::id());
+        let mapped = mapped_files(std::process::id());
         let library = mapped.into_iter().find(is_libc).unwrap();
         let (mut monitor, mut child) =
             watched("echo 1; read line; exec sh -c 'echo 2; read line'", library);

@@ -11,7 +11,6 @@ mod directory;
 #[cfg(any(feature = "metrics", feature = "top"))]
 pub mod followed;
 pub mod group;
-pub mod kernel_driver;
 pub mod owner;
 pub mod places;
 pub mod process;

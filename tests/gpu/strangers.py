@@ -2,7 +2,6 @@
 
 xgboost, tinygrad   the same result without and with the preload; the share of NVML's figure that has a name; of XGBoost
                     how far one line of Python is divided by the functions below it
-NV backend          tinygrad past libcuda: `run` says that it is not recorded
 tools               a program under compute-sanitizer, ncu and nsys, without and with the preload
 
 What is not installed, or does not run without the recorder, is SKIP. 90 s at most.
@@ -55,22 +54,6 @@ def divided(check, trace):
     print(f"\nof XGBoost {share:.0%} stands at lines of Python: " + ("ok" if share < 0.5 else check.fail("one line holds most")))
 
 
-def nv_backend(check):
-    """tinygrad past libcuda."""
-    if missing := check.have("tinygrad"):
-        print(f"SKIP NV backend: no {missing}")
-        return
-    command = [sys.executable, str(check.PROGRAMS / "tinygrad_run.py")]
-    bare = subprocess.run(command, env=check.environment(DEV="NV"), input="\n", capture_output=True, text=True, timeout=EACH_S)
-    if bare.returncode:
-        print(f"SKIP NV backend: it does not run here: {bare.stderr.strip().splitlines()[-1:]}")
-        return
-    run = [str(check.BIN / "vramtrace"), "run", "--out", str(check.TRACES / "stranger-nv"), *command]
-    held = subprocess.Popen(run, env=check.environment(DEV="NV"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(15)
-    _, errors = held.communicate("\n", timeout=EACH_S)
-    (check.LOGS / "stranger-nv.log").write_text(errors)
-    print("NV backend: " + ("said to be not recorded" if "not recorded" in errors else check.fail("`run` does not say that it is not recorded, see stranger-nv.log")))
 
 
 def tools(check):
@@ -118,7 +101,7 @@ def section(check):
     if trace:
         divided(check, trace)
     print()
-    for part in (tools, nv_backend):
+    for part in (tools,):
         if time.time() - began > ALL_S:
             print(f"SKIP {part.__name__}: {ALL_S} s are over")
             continue

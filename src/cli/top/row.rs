@@ -10,7 +10,6 @@ use vramtrace_reader::units::{clean, count, gib, size};
 
 use super::look::{Look, Verdict};
 use crate::driver::nvml::CardFacts;
-use crate::live_processes::kernel_driver;
 use crate::live_processes::process::{LiveProcess, refused};
 
 /// A card: what NVML knows of it, and what the recorded processes of this user have of it.
@@ -132,12 +131,7 @@ impl Row {
         let bytes: Option<Vec<u64>> = on.iter().map(|(_, process)| process.bytes).collect();
         let devices: Vec<String> =
             on.iter().map(|(card, _)| format!("GPU {}", card.index)).collect();
-        let passes_libcuda_by =
-            || kernel_driver::is_called_by(pid, &kernel_driver::mapped_files(pid));
         let (note, why_no_trace) = match look.owners.get(&pid) {
-            Some(owner) if owner.is_mine && passes_libcuda_by() => {
-                (" (past libcuda: not recorded)", format!("it {}", kernel_driver::UNRECORDED))
-            }
             Some(owner) if owner.is_mine => {
                 let start = "start it by `vramtrace run` to see its lines";
                 (" (not traced)", format!("it runs without the recorder: {start}"))
