@@ -16,7 +16,7 @@ use vramtrace_format::uuid;
 use vramtrace_reader::units::{gib, limit, several, size};
 
 use crate::driver::nvml::{CardFacts, Cards};
-use crate::driver::{self, Driver, GpuDevice};
+use crate::driver::{self, GpuDevice};
 use crate::launch::elf;
 use crate::launch::library::{self, Preloaded};
 use crate::live_processes::places::Places;
@@ -156,8 +156,7 @@ fn executable(command: &OsStr) -> Vec<Check> {
 
 /// The devices that the driver has. What NVML adds to them is checked too.
 fn driver(checks: &mut Vec<Check>) -> Result<Vec<GpuDevice>, driver::Error> {
-    let driver = Driver::open()?;
-    let (version, devices) = (driver.version()?, driver.devices()?);
+    let (version, devices) = driver::devices()?;
     let (major, minor) = (version / 1000, version % 1000 / 10);
     let count = several(devices.len() as u64, "device");
     checks.push(Check::ok("driver", format!("CUDA {major}.{minor}, {count}")));

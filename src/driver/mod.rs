@@ -1,5 +1,5 @@
-//! A client of the CUDA driver API for `doctor`. libcuda is opened at run time, so that the command
-//! starts on machines without it.
+//! The CUDA driver and its devices for `doctor`, NVML for `doctor`, `top` and `metrics`. Both libraries are opened at run
+//! time, so that the command starts on machines without them.
 
 pub mod nvml;
 
@@ -7,36 +7,42 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use libloading::Library;
 
-type CUresult = c_int;
-
 /// A driver or NVML call that failed, or a library that could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{}", loading(.0))]
     NotFound(libloading::Error),
-    #[error("{name}: {}", shown(*.result))]
-    Call { name: &'static str, result: CUresult },
-    #[error("{name}: {}", nvml_error(*.result))]
-    Nvml { name: &'static str, result: c_int },
+    #[error("{name}: {}", shown(.name, *.result))]
+    Call { name: &'static str, result: c_int },
 }
 
-fn shown(result: CUresult) -> String {
-    match result_name(result) {
-        Some(known) => format!("{known} ({result})"),
-        None => format!("error {result}"),
-    }
-}
+/// Results that tell what to do.
+const CUDA: [(c_int, &str); 8] = [
+    (3, "CUDA_ERROR_NOT_INITIALIZED"),
+    (34, "CUDA_ERROR_STUB_LIBRARY"),
+    (100, "CUDA_ERROR_NO_DEVICE"),
+    (101, "CUDA_ERROR_INVALID_DEVICE"),
+    (802, "CUDA_ERROR_SYSTEM_NOT_READY"),
+    (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+    (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"),
+    (999, "CUDA_ERROR_UNKNOWN"),
+];
+const NVML: [(c_int, &str); 4] = [
+    (4, "no permission"),
+    (9, "the driver is not loaded"),
+    (15, "the GPU is lost"),
+    (18, "the driver's libraries and its kernel module are of different versions"),
+];
 
-/// An error of NVML by name, where it tells what to do.
-fn nvml_error(result: c_int) -> String {
-    let name = match result {
-        4 => "no permission",
-        9 => "the driver is not loaded",
-        15 => "the GPU is lost",
-        18 => "the driver's libraries and its kernel module are of different versions",
-        _ => return format!("NVML error {result}"),
+fn shown(name: &str, result: c_int) -> String {
+    let (known, kind) = match name.starts_with("nvml") {
+        true => (&NVML[..], "NVML error"),
+        false => (&CUDA[..], "error"),
     };
-    format!("{name} (NVML error {result})")
+    match known.iter().find(|(number, _)| *number == result) {
+        Some((_, text)) => format!("{text} ({kind} {result})"),
+        None => format!("{kind} {result}"),
+    }
 }
 
 /// The loader's error message with its reason.
@@ -45,86 +51,32 @@ pub fn loading(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |reason| reason.to_string())
 }
 
-/// Names of the common error codes of the driver.
-fn result_name(result: CUresult) -> Option<&'static str> {
-    Some(match result {
-        1 => "CUDA_ERROR_INVALID_VALUE",
-        2 => "CUDA_ERROR_OUT_OF_MEMORY",
-        3 => "CUDA_ERROR_NOT_INITIALIZED",
-        34 => "CUDA_ERROR_STUB_LIBRARY",
-        100 => "CUDA_ERROR_NO_DEVICE",
-        101 => "CUDA_ERROR_INVALID_DEVICE",
-        201 => "CUDA_ERROR_INVALID_CONTEXT",
-        801 => "CUDA_ERROR_NOT_SUPPORTED",
-        802 => "CUDA_ERROR_SYSTEM_NOT_READY",
-        803 => "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-        804 => "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-        999 => "CUDA_ERROR_UNKNOWN",
-        _ => return None,
-    })
-}
-
-/// A function of the driver, with its name.
-struct Function<F> {
+/// Calls a function of a library by `with`, which returns its result: an error, if it is not 0.
+///
+/// # Safety
+/// `F` is the type of the function with this name.
+unsafe fn call<F: Copy>(
+    library: &Library,
     name: &'static str,
-    call: F,
-}
-
-impl<F: Copy> Function<F> {
-    fn check(&self, with: impl FnOnce(F) -> CUresult) -> Result<(), Error> {
-        match with(self.call) {
-            0 => Ok(()),
-            result => Err(Error::Call { name: self.name, result }),
-        }
+    with: impl FnOnce(F) -> c_int,
+) -> Result<(), Error> {
+    // SAFETY: as the caller says.
+    let function: F = *unsafe { library.get(name.as_bytes()) }.map_err(Error::NotFound)?;
+    match with(function) {
+        0 => Ok(()),
+        result => Err(Error::Call { name, result }),
     }
 }
 
-/// Declares the driver functions that are called: one field each, looked up by name.
-macro_rules! functions {
-    ($($field:ident = $symbol:literal $unsafe:tt ( $($arg:ty),* );)*) => {
-        struct Functions { $($field: Function<function!($unsafe $($arg),*)>,)* }
-
-        impl Functions {
-            /// # Safety
-            /// The library is libcuda, or one that declares these functions as it does.
-            unsafe fn find(library: &Library) -> Result<Functions, Error> {
-                // SAFETY: these are the types that libcuda documents. The safe ones check every number,
-                // and write only where references lead.
-                unsafe {
-                    Ok(Functions {
-                        $($field: Function {
-                            name: $symbol,
-                            call: *library.get($symbol.as_bytes()).map_err(Error::NotFound)?,
-                        },)*
-                    })
-                }
-            }
-        }
-    };
+/// A text that a function writes into so many bytes.
+fn text(write: impl FnOnce(*mut c_char, c_uint) -> Result<(), Error>) -> Result<String, Error> {
+    let mut bytes = [0u8; 128];
+    write(bytes.as_mut_ptr().cast(), bytes.len() as c_uint - 1)?;
+    let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+    Ok(text.to_string_lossy().into_owned())
 }
 
-macro_rules! function {
-    (safe $($arg:ty),*) => { extern "C" fn($($arg),*) -> CUresult };
-    (unsafe $($arg:ty),*) => { unsafe extern "C" fn($($arg),*) -> CUresult };
-}
-
-functions! {
-    init = "cuInit" safe (c_uint);
-    version = "cuDriverGetVersion" safe (&mut c_int);
-    count = "cuDeviceGetCount" safe (&mut c_int);
-    device = "cuDeviceGet" safe (&mut c_int, c_int);
-    name = "cuDeviceGetName" unsafe (*mut c_char, c_int, c_int);
-    uuid = "cuDeviceGetUuid_v2" safe (&mut [u8; 16], c_int);
-    total = "cuDeviceTotalMem_v2" safe (&mut usize, c_int);
-}
-
-pub struct Driver {
-    functions: Functions,
-    /// Keeps the function pointers valid.
-    _library: Library,
-}
-
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct GpuDevice {
     pub ordinal: u32,
     pub name: String,
@@ -132,45 +84,34 @@ pub struct GpuDevice {
     pub total_bytes: u64,
 }
 
-impl Driver {
-    /// Opens libcuda.so.1 and initialises it.
-    pub fn open() -> Result<Driver, Error> {
-        // SAFETY: the driver's initialisers are those that every CUDA program runs.
-        let library = unsafe { Library::new("libcuda.so.1") }.map_err(Error::NotFound)?;
-        // SAFETY: the name says that it is the driver.
-        let functions = unsafe { Functions::find(&library)? };
-        functions.init.check(|call| call(0))?;
-        Ok(Driver { functions, _library: library })
-    }
+/// A function that writes what it is asked for of a device.
+type Of<T> = extern "C" fn(&mut T, c_int) -> c_int;
 
-    /// 13000 is CUDA 13.0.
-    pub fn version(&self) -> Result<u32, Error> {
-        let mut version = 0;
-        self.functions.version.check(|call| call(&mut version))?;
-        Ok(version as u32)
+/// The version of CUDA that the driver is for (13000 is 13.0), and the visible devices.
+pub fn devices() -> Result<(u32, Vec<GpuDevice>), Error> {
+    // SAFETY: the driver's initialisers are those that every CUDA program runs.
+    let cuda = unsafe { Library::new("libcuda.so.1") }.map_err(Error::NotFound)?;
+    let (mut version, mut count) = (0, 0);
+    // SAFETY: these are the types that libcuda documents.
+    unsafe {
+        call(&cuda, "cuInit", |init: extern "C" fn(c_uint) -> c_int| init(0))?;
+        type Number = extern "C" fn(&mut c_int) -> c_int;
+        call(&cuda, "cuDriverGetVersion", |get: Number| get(&mut version))?;
+        call(&cuda, "cuDeviceGetCount", |get: Number| get(&mut count))?;
     }
-
-    pub fn devices(&self) -> Result<Vec<GpuDevice>, Error> {
-        let mut count = 0;
-        self.functions.count.check(|call| call(&mut count))?;
-        (0..count).map(|ordinal| self.describe(ordinal)).collect()
-    }
-
-    fn describe(&self, ordinal: c_int) -> Result<GpuDevice, Error> {
-        let (mut device, mut name, mut uuid, mut total) = (0, [0u8; 128], [0; 16], 0);
-        let room = name.len() as c_int - 1;
-        let functions = &self.functions;
-        functions.device.check(|call| call(&mut device, ordinal))?;
-        // SAFETY: there is room for so many bytes.
-        functions.name.check(|call| unsafe { call(name.as_mut_ptr().cast(), room, device) })?;
-        functions.uuid.check(|call| call(&mut uuid, device))?;
-        functions.total.check(|call| call(&mut total, device))?;
-        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
-        Ok(GpuDevice {
-            ordinal: ordinal as u32,
-            name: name.to_string_lossy().into_owned(),
-            uuid,
-            total_bytes: total as u64,
-        })
-    }
+    let describe = |ordinal| {
+        let (mut device, mut uuid, mut total) = (0, [0; 16], 0);
+        type Name = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+        // SAFETY: these are the types that libcuda documents; there is room for so many bytes.
+        let name = unsafe {
+            call(&cuda, "cuDeviceGet", |get: Of<c_int>| get(&mut device, ordinal))?;
+            call(&cuda, "cuDeviceGetUuid_v2", |get: Of<[u8; 16]>| get(&mut uuid, device))?;
+            call(&cuda, "cuDeviceTotalMem_v2", |get: Of<usize>| get(&mut total, device))?;
+            text(|to, room| {
+                call(&cuda, "cuDeviceGetName", |get: Name| get(to, room as c_int, device))
+            })?
+        };
+        Ok(GpuDevice { ordinal: ordinal as u32, name, uuid, total_bytes: total as u64 })
+    };
+    Ok((version as u32, (0..count).map(describe).collect::<Result<_, _>>()?))
 }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 use std::time::{Duration, Instant};
 
-use libloading::{Library, Symbol};
+use libloading::Library;
 use vramtrace_format::uuid;
 
-use super::Error;
+use super::{Error, call, text};
 
 type Handle = usize;
 /// A function that writes a value of what its first argument names.
@@ -20,6 +20,11 @@ type TextOf = unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> c_int;
 type ListOf<T> = unsafe extern "C" fn(Handle, *mut c_uint, *mut T) -> c_int;
 type SamplesOf = unsafe extern "C" fn(Handle, *mut Sample, *mut c_uint, c_ulonglong) -> c_int;
 
+/// The lists of the processes that compute and of those that draw: versions 3 and 2, which have the same type.
+const LISTS: [[&str; 2]; 2] = [
+    ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"],
+    ["nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"],
+];
 /// NVML has no sample of any process since that time.
 const NOT_FOUND: c_int = 6;
 const INSUFFICIENT_SIZE: c_int = 7;
@@ -110,46 +115,38 @@ impl Cards {
     pub fn open() -> Result<Cards, Error> {
         // SAFETY: NVML's initialisers are those that nvidia-smi runs.
         let library = unsafe { Library::new("libnvidia-ml.so.1") }.map_err(Error::NotFound)?;
-        let cards = Cards { library, sampled_us: BTreeMap::new(), samples: BTreeMap::new() };
-        let name = "nvmlInit_v2";
         // SAFETY: the type of the function.
-        check(name, unsafe { cards.get::<unsafe extern "C" fn() -> c_int>(name)?() })?;
-        Ok(cards)
-    }
-
-    /// # Safety
-    /// `F` is the type of the function with this name.
-    unsafe fn get<F>(&self, name: &str) -> Result<Symbol<'_, F>, Error> {
-        // SAFETY: as the caller says.
-        unsafe { self.library.get(name.as_bytes()) }.map_err(Error::NotFound)
+        unsafe {
+            call(&library, "nvmlInit_v2", |init: unsafe extern "C" fn() -> c_int| init())?;
+        }
+        Ok(Cards { library, sampled_us: BTreeMap::new(), samples: BTreeMap::new() })
     }
 
     /// The value that a function writes. `None`: there is no such function, or it fails.
     ///
     /// # Safety
     /// [`ValueOf`] with these types is the type of the function with this name.
-    unsafe fn value<A, T>(&self, name: &str, of: A, mut value: T) -> Option<T> {
+    unsafe fn value<A, T>(&self, name: &'static str, of: A, mut value: T) -> Option<T> {
         // SAFETY: as the caller says; the value is our own.
-        let result = unsafe { self.get::<ValueOf<A, T>>(name).ok()?(of, &mut value) };
-        (result == 0).then_some(value)
+        let asked = unsafe { call(&self.library, name, |ask: ValueOf<A, T>| ask(of, &mut value)) };
+        asked.ok().map(|()| value)
     }
 
     pub fn driver_version(&self) -> Result<String, Error> {
         type Version = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
         let name = "nvmlSystemGetDriverVersion";
-        // SAFETY: the type of the function.
-        let version = unsafe { self.get::<Version>(name)? };
-        // SAFETY: there is room for so many bytes.
-        text(name, |out, room| unsafe { version(out, room) })
+        // SAFETY: the type of the function; there is room for so many bytes.
+        text(|to, room| unsafe { call(&self.library, name, |get: Version| get(to, room)) })
     }
 
     /// All cards now. What NVML does not say of a card is left empty.
     pub fn read(&mut self) -> Result<Vec<CardFacts>, Error> {
-        let (name, mut devices) = ("nvmlDeviceGetCount_v2", 0);
+        type Count = unsafe extern "C" fn(*mut c_uint) -> c_int;
+        let mut devices = 0;
         // SAFETY: the type of the function, and a variable of our own.
-        check(name, unsafe {
-            self.get::<unsafe extern "C" fn(*mut c_uint) -> c_int>(name)?(&mut devices)
-        })?;
+        unsafe {
+            call(&self.library, "nvmlDeviceGetCount_v2", |get: Count| get(&mut devices))?;
+        }
         Ok((0..devices).filter_map(|index| self.card(index)).collect())
     }
 
@@ -178,9 +175,7 @@ impl Cards {
             tells_utilization: false,
             processes: BTreeMap::new(),
         };
-        for process in
-            ["Compute", "Graphics"].into_iter().flat_map(|kind| self.listed(handle, kind))
-        {
+        for process in LISTS.into_iter().flat_map(|names| self.listed(handle, names)) {
             let known = card.processes.entry(process.pid).or_default();
             let bytes = Some(process.used).filter(|bytes| *bytes != UNKNOWN_BYTES);
             known.bytes = known.bytes.max(bytes);
@@ -190,32 +185,34 @@ impl Cards {
     }
 
     fn text(&self, handle: Handle, name: &'static str) -> Option<String> {
-        // SAFETY: the type of these functions.
-        let ask = unsafe { self.get::<TextOf>(name).ok()? };
-        // SAFETY: there is room for so many bytes.
-        text(name, |out, room| unsafe { ask(handle, out, room) }).ok()
+        // SAFETY: the type of these functions; there is room for so many bytes.
+        text(|to, room| unsafe { call(&self.library, name, |get: TextOf| get(handle, to, room)) })
+            .ok()
     }
 
-    /// The running processes of a kind, Compute or Graphics. Versions 2 and 3 have the same list.
-    fn listed(&self, handle: Handle, kind: &str) -> Vec<Process> {
-        let find = |version: &str| {
-            let name = format!("nvmlDeviceGet{kind}RunningProcesses_{version}");
-            // SAFETY: the type of these two versions.
-            unsafe { self.get::<ListOf<Process>>(&name).ok() }
+    /// The running processes of a kind.
+    fn listed(&self, handle: Handle, names: [&'static str; 2]) -> Vec<Process> {
+        let ask = |name| {
+            // SAFETY: the type of these functions; the list has room for as many as the count says.
+            list(|count, list| unsafe {
+                call(&self.library, name, |ask: ListOf<Process>| ask(handle, count, list))
+            })
         };
-        let Some(ask) = find("v3").or_else(|| find("v2")) else { return Vec::new() };
-        // SAFETY: the list has room for as many as the count says.
-        list(|count, list| unsafe { ask(handle, count, list) }).unwrap_or_default()
+        match ask(names[0]) {
+            Err(Error::NotFound(_)) => ask(names[1]).unwrap_or_default(),
+            found => found.unwrap_or_default(),
+        }
     }
 
     fn add_samples(&mut self, handle: Handle, card: &mut CardFacts) {
-        // SAFETY: the type of the function.
-        let ask = unsafe { self.get::<SamplesOf>("nvmlDeviceGetProcessUtilization") };
-        let Ok(ask) = ask else { return };
+        let name = "nvmlDeviceGetProcessUtilization";
         let since_us = self.sampled_us.get(&card.index).copied().unwrap_or(0);
-        // SAFETY: the list has room for as many as the count says.
-        let samples = list(|count, list| unsafe { ask(handle, list, count, since_us) });
-        card.tells_utilization = matches!(samples, Ok(_) | Err(NOT_FOUND));
+        // SAFETY: the type of the function; the list has room for as many as the count says.
+        let samples = list(|count, list| unsafe {
+            call(&self.library, name, |ask: SamplesOf| ask(handle, list, count, since_us))
+        });
+        card.tells_utilization =
+            matches!(samples, Ok(_) | Err(Error::Call { result: NOT_FOUND, .. }));
         let mut samples = samples.unwrap_or_default();
         samples.sort_by_key(|sample| sample.time_us);
         let now = Instant::now();
@@ -232,38 +229,24 @@ impl Cards {
     }
 }
 
-fn check(name: &'static str, result: c_int) -> Result<(), Error> {
-    match result {
-        0 => Ok(()),
-        result => Err(Error::Nvml { name, result }),
-    }
-}
-
-/// A text that a function writes into so many bytes. The text keeps its last NUL.
-fn text(
-    name: &'static str,
-    ask: impl FnOnce(*mut c_char, c_uint) -> c_int,
-) -> Result<String, Error> {
-    let mut bytes = [0u8; 128];
-    check(name, ask(bytes.as_mut_ptr().cast(), bytes.len() as c_uint - 1))?;
-    let written = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(written).into_owned())
-}
-
-/// A list of NVML: the count goes in as room and comes out as the number of entries. `Err`: NVML's error.
-fn list<T: Clone + Default>(ask: impl Fn(*mut c_uint, *mut T) -> c_int) -> Result<Vec<T>, c_int> {
+/// A list of NVML: the count goes in as room and comes out as the number of entries.
+fn list<T: Clone + Default>(
+    ask: impl Fn(*mut c_uint, *mut T) -> Result<(), Error>,
+) -> Result<Vec<T>, Error> {
     let mut list = vec![T::default(); 64];
-    for _ in 0..3 {
+    for attempt in 1.. {
         let mut count = list.len() as c_uint;
         match ask(&mut count, list.as_mut_ptr()) {
-            0 => {
-                list.truncate(count as usize);
-                return Ok(list);
-            }
             // Between two calls there may be more.
-            INSUFFICIENT_SIZE => list.resize((count as usize + 16).clamp(64, MOST), T::default()),
-            error => return Err(error),
+            Err(Error::Call { result: INSUFFICIENT_SIZE, .. }) if attempt < 3 => {
+                list.resize((count as usize + 16).clamp(64, MOST), T::default());
+            }
+            answer => {
+                answer?;
+                list.truncate(count as usize);
+                break;
+            }
         }
     }
-    Err(INSUFFICIENT_SIZE)
+    Ok(list)
 }
