@@ -97,25 +97,19 @@ for platform in musllinux_1_2_$machine manylinux_2_27_$machine; do
     grep -q "not a supported wheel on this platform" refused.txt || fail "$platform: $(cat refused.txt)"
 done
 
-echo "== uvx, uv run"
+echo "== uv run"
 "$python" -m venv uv
 if uv/bin/pip install --quiet --disable-pip-version-check uv; then
     mkdir -p project/src
     "$python" -m venv --without-pip project/.venv
     cp "$repository/docs/programs/gpu.py" "$repository/docs/programs/train.py" project/src
-    # `python` must be the project's interpreter, not that of uvx's environment.
-    code="import sys; assert sys.prefix == '$where/project/.venv', sys.prefix; import train"
-    uv() ( # uv PROGRAM ARGUMENT...: runs uv or uvx in the project
+    (
         cd project/src
-        program=$1
-        shift
         env -u VIRTUAL_ENV -u LD_PRELOAD PATH="/usr/bin:/bin" UV_CACHE_DIR="$where/uv-cache" UV_OFFLINE=1 \
-            "$where/uv/bin/$program" "$@" 2>"$where/uv.txt" || fail "$program: $(tail -4 "$where/uv.txt")"
-        grep -q "gpu.py:35 < train.py:10 held 384.00 MiB" "$where/uv.txt" || fail "$program: $(tail -4 "$where/uv.txt")"
+            "$where/uv/bin/uv" run --no-project --python ../.venv/bin/python --with "$wheel" \
+            vramtrace run --simulate --out b/ python train.py 2>"$where/uv.txt" || fail "uv: $(tail -4 "$where/uv.txt")"
+        grep -q "gpu.py:35 < train.py:10 held 384.00 MiB" "$where/uv.txt" || fail "uv: $(tail -4 "$where/uv.txt")"
     )
-    uv uvx --from "$wheel" vramtrace run --simulate --out a/ python -c "$code"
-    uv uv run --no-project --python ../.venv/bin/python --with "$wheel" vramtrace run --simulate --out b/ \
-        python train.py
 else
     echo "SKIP uv: pip could not install it"
 fi

@@ -14,7 +14,7 @@ use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::child::Status;
 use crate::launch::output::Output;
 use crate::launch::simulate::{self, Simulated};
-use crate::launch::{Launch, RunResult, elf, python, signals};
+use crate::launch::{Launch, RunResult, elf, signals};
 use crate::live_processes::group;
 
 #[derive(clap::Args)]
@@ -109,7 +109,7 @@ pub fn run(args: Args) -> Outcome {
     let simulate = || args.simulate.as_deref().map(Simulated::new).transpose();
     // What is wrong with it is said before anything else is done.
     simulate()?;
-    let command = python::resolved(args.command)?;
+    let command = args.command;
     let executable = elf::examine(&command[0]);
     let escapes = executable.as_ref().map_or(&[][..], |found| &found.escapes);
     for escape in escapes {
@@ -139,7 +139,7 @@ pub fn run(args: Args) -> Outcome {
         }),
     ];
     let mut settings: Vec<Setting> = Vec::new();
-    settings.extend(job.as_ref().map(|job| ("VRAMTRACE_CAP_GROUP", job.variable.clone())));
+    settings.extend(job.iter().map(|(_, variable)| ("VRAMTRACE_CAP_GROUP", variable.clone())));
     for (option, variable, given, check) in checked {
         settings.extend(setting(option, variable, given, check)?);
     }
@@ -166,15 +166,15 @@ pub fn run(args: Args) -> Outcome {
     };
     // Without the group's page every request would be refused.
     let wrong = |problem| Failure::new(format!("--job-cap: {problem}; nothing was run"));
-    let prepared = job.as_ref().map_or(Ok(()), |job| group::prepare(&job.name).map_err(wrong));
+    let prepared = job.iter().try_for_each(|(name, _)| group::prepare(name)).map_err(wrong);
     let ended = prepared.and_then(|()| match args.fix {
         Some(When::OnOom) => run_fix::run(run_once),
         None => run_once(None),
     });
-    if let Some(job) = job
+    if let Some((name, _)) = job
         && ended.as_ref().map_or(true, |ended| !ended.observed.still_running)
     {
-        group::remove(&job.name);
+        group::remove(&name);
     }
     let ended = ended?;
     let missing = if !ended.observed.without_shim.is_empty() {
@@ -202,17 +202,12 @@ pub fn run(args: Args) -> Outcome {
 /// A variable for the recorder.
 pub type Setting = (&'static str, OsString);
 
-/// The group of processes of `--job-cap`, used by this run only.
-struct Job {
-    name: String,
-    variable: OsString,
-}
-
-fn job(cap: &str) -> Result<Job, Failure> {
+/// The name of a group of processes for this run alone, and the value of VRAMTRACE_CAP_GROUP.
+fn job(cap: &str) -> Result<(String, OsString), Failure> {
     capspec::parse(cap).map_err(|why| Failure::new(format!("--job-cap `{cap}`: {why}")))?;
     let name = group::fresh_name();
     let variable = format!("{name}:{cap}").into();
-    Ok(Job { name, variable })
+    Ok((name, variable))
 }
 
 /// The value of an option, else of its variable, checked before the command starts. An empty variable counts as

@@ -16,8 +16,6 @@ use vramtrace_reader::files;
 pub enum Escape {
     /// No dynamic loader runs.
     Static,
-    /// Static, built by Go without cgo: its children are reached.
-    StaticGo,
     /// Linked with musl, whose loader cannot load a glibc library.
     Musl,
     /// The loader drops LD_PRELOAD when it gains rights.
@@ -39,12 +37,8 @@ impl Escape {
     pub fn explanation(self) -> &'static str {
         match self {
             Escape::Static => {
-                "is a static executable: no loader runs that could preload the recorder \
-                 (dynamic programs that it starts are seen)"
-            }
-            Escape::StaticGo => {
-                "is a static Go program (built without cgo): it is not seen itself, dynamic \
-                 programs that it starts are"
+                "is a static executable (as of Go without cgo): no loader runs that could preload \
+                 the recorder (dynamic programs that it starts are seen)"
             }
             Escape::Musl => {
                 "is linked with musl, whose loader cannot load a library for glibc: it runs \
@@ -145,7 +139,6 @@ fn escapes(path: &Path) -> Option<Vec<Escape>> {
         header.interpreter(endian, file.data()).ok().flatten().map(<[u8]>::to_vec)
     });
     match interpreter {
-        None if file.section_by_name(".go.buildinfo").is_some() => found.push(Escape::StaticGo),
         None => found.push(Escape::Static),
         Some(loader) if loader.windows(7).any(|part| part == b"ld-musl") => {
             found.push(Escape::Musl);
@@ -178,22 +171,17 @@ pub fn library_problem(path: &Path) -> Option<String> {
         Ok(()) if head[..4] != *b"\x7fELF" => return Some("it is no library (ELF)".to_string()),
         Ok(()) => {}
     }
-    let machine = elf::Machine(match elf::DataEncoding(head[5]) {
+    let machine = match elf::DataEncoding(head[5]) {
         elf::ELFDATA2MSB => u16::from_be_bytes([head[18], head[19]]),
         _ => u16::from_le_bytes([head[18], head[19]]),
-    });
-    let own = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
-    let name = |machine: elf::Machine| match machine {
-        elf::EM_X86_64 => "x86-64".to_string(),
-        elf::EM_AARCH64 => "64-bit Arm (aarch64)".to_string(),
-        elf::EM_386 => "32-bit x86".to_string(),
-        elf::EM_ARM => "32-bit Arm".to_string(),
-        elf::EM_PPC64 => "POWER".to_string(),
-        elf::EM_RISCV => "RISC-V".to_string(),
-        other => format!("machine {}", other.0),
     };
-    (machine != own || elf::FileClass(head[4]) != elf::ELFCLASS64)
-        .then(|| format!("it is a library for {}; this machine is {}", name(machine), name(own)))
+    let own = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+    (elf::Machine(machine) != own || elf::FileClass(head[4]) != elf::ELFCLASS64).then(|| {
+        let arch = std::env::consts::ARCH;
+        format!(
+            "it is a library for another machine (ELF machine {machine}); this machine is {arch}"
+        )
+    })
 }
 
 fn gains_rights(path: &Path) -> bool {

@@ -1,6 +1,5 @@
 //! The output of a run: `--out DIR|FILE|PATTERN`, and which trace files the run wrote.
 
-use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -61,29 +60,23 @@ impl Output {
         match &mut self.place {
             Place::Off => Ok(()),
             Place::Own(directory) => {
-                let mut first = directory.clone();
-                for number in 2.. {
-                    match files::make_directory(directory, 0o700) {
-                        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                        Err(error) if cannot_write(&error) && number == 2 => {
-                            let elsewhere = std::env::temp_dir().join(dated_name());
-                            message(format_args!(
-                                "{}: {error}: the trace goes to {}; --out DIR chooses another directory",
-                                directory.display(),
-                                elsewhere.display()
-                            ));
-                            first.clone_from(&elsewhere);
-                            *directory = elsewhere;
-                            continue;
-                        }
-                        Err(error) => return Err(cannot(directory, &error)),
-                        Ok(()) => break,
-                    }
-                    let mut next = first.clone().into_os_string();
-                    next.push(format!("-{number}"));
-                    *directory = next.into();
+                let mut made = make_numbered(directory);
+                if let Err(error) = &made
+                    && matches!(
+                        error.kind(),
+                        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+                    )
+                {
+                    let elsewhere = std::env::temp_dir().join(dated_name());
+                    message(format_args!(
+                        "{}: {error}: the trace goes to {}; --out DIR chooses another directory",
+                        directory.display(),
+                        elsewhere.display()
+                    ));
+                    *directory = elsewhere;
+                    made = make_numbered(directory);
                 }
-                Ok(())
+                made.map_err(|error| cannot(directory, &error))
             }
             Place::Pattern { .. } => match self.fixed_directory() {
                 Some(directory) => Directory::made(&directory)
@@ -106,20 +99,11 @@ impl Output {
         }
     }
 
-    /// The value of VRAMTRACE_RUN: the same in all processes of the run, and different in other runs. A run that a
-    /// command of another run starts has that one's, and a number ([`INNER`]).
+    /// The value of VRAMTRACE_RUN: the same in all processes of the run, and different in other runs.
     pub fn run_marker(&self) -> OsString {
-        let own = format!("#{}.{}", std::process::id(), self.begun_ns);
-        let outer = std::env::var_os("VRAMTRACE_RUN").filter(|outer| !outer.is_empty());
-        match (&self.place, outer, self.fixed_directory()) {
-            (Place::Own(directory), ..) => directory.into(),
-            (_, Some(outer), _) => {
-                let outer =
-                    outer.as_bytes().split(|byte| *byte == b'\n').next().unwrap_or_default();
-                inner(outer, run_id(own.as_bytes()) % INNER)
-            }
-            (_, None, Some(directory)) => format!("{}{own}", directory.display()).into(),
-            (_, None, None) => own.into(),
+        match &self.place {
+            Place::Own(directory) => directory.into(),
+            _ => format!("#{}.{}", std::process::id(), self.begun_ns).into(),
         }
     }
 
@@ -142,18 +126,12 @@ impl Output {
     /// The traces that this run wrote so far, sorted. Other runs may record into the same directory at the same time:
     /// what a run is asked about is asked of these traces alone. One that cannot be read may be of this run.
     pub fn traces(&self) -> Vec<PathBuf> {
-        let marker = self.run_marker();
-        let marker = marker.as_bytes();
-        let inner_runs: OnceCell<HashSet<u64>> = OnceCell::new();
-        let of_inner = |run| {
-            let all =
-                || (0..INNER).map(|number| run_id(inner(marker, number).as_bytes())).collect();
-            inner_runs.get_or_init(all).contains(&run)
+        let run = run_id(self.run_marker().as_bytes());
+        let is_own = |trace: &PathBuf| {
+            matches!(self.place, Place::Own(_)) || run_of(trace).is_none_or(|of| of == Some(run))
         };
-        let is_own =
-            |run: Option<u64>| run.is_some_and(|run| run == run_id(marker) || of_inner(run));
         let mut traces = self.all_traces();
-        traces.retain(|trace| !self.earlier.contains(trace) && run_of(trace).is_none_or(is_own));
+        traces.retain(|trace| !self.earlier.contains(trace) && is_own(trace));
         traces
     }
 
@@ -173,12 +151,6 @@ impl Output {
         };
         let mut found = Vec::new();
         collect(&directory, depth, &mut found);
-        if let Place::Pattern { pattern, file: true } = &self.place {
-            let codes = pattern.contains(&b'%');
-            // Without codes further processes get `.2`, `.3`, ... before the end.
-            let stem = Path::new(OsStr::from_bytes(pattern)).with_extension("");
-            found.retain(|path| codes || is_numbered(path, &stem));
-        }
         found.sort_unstable();
         found
     }
@@ -200,14 +172,6 @@ impl Output {
             }
         }
     }
-}
-
-/// Runs that the processes of a run start have one of so many numbers, so that it knows their traces: a trace holds
-/// the hash of its run's marker alone.
-const INNER: u64 = 1 << 16;
-
-fn inner(outer: &[u8], number: u64) -> OsString {
-    OsString::from_vec([outer, format!("\n{number}").as_bytes()].concat())
 }
 
 /// The run of a trace: the inner `None` if it has none. `None`: it cannot be read.
@@ -305,11 +269,20 @@ fn collect(directory: &Path, depth: u32, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// `STEM.vtrace` or `STEM.2.vtrace`.
-fn is_numbered(path: &Path, stem: &Path) -> bool {
-    let name = path.with_extension("");
-    let number = name.extension().is_some_and(|end| end.as_bytes().iter().all(u8::is_ascii_digit));
-    name == stem || number && name.with_extension("") == stem
+/// Makes a directory, of the first of `NAME`, `NAME-2`, `NAME-3`, ... that is not there.
+fn make_numbered(directory: &mut PathBuf) -> std::io::Result<()> {
+    let first = directory.as_os_str().to_os_string();
+    let mut number = 1;
+    loop {
+        match files::make_directory(directory, 0o700) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => return made,
+        }
+        number += 1;
+        let mut next = first.clone();
+        next.push(format!("-{number}"));
+        *directory = next.into();
+    }
 }
 
 fn dated_name() -> String {
@@ -321,11 +294,6 @@ fn cannot(path: &Path, error: &std::io::Error) -> Failure {
         "{}: {error}: no trace can be written there; choose another directory with --out DIR",
         path.display()
     ))
-}
-
-/// Whether the directory is not writable for this user or read-only.
-fn cannot_write(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
 /// A path relative to the working directory, where that is shorter.
@@ -369,9 +337,7 @@ mod tests {
         let file = place.path().join("taken.vtrace");
         fs::write(&file, "").unwrap();
         let again = output(&file);
-        for name in ["taken.2.vtrace", "taken.b.vtrace", "taken.2.3.vtrace", "taken2.vtrace"] {
-            fs::write(place.path().join(name), "").unwrap();
-        }
+        fs::write(place.path().join("taken.2.vtrace"), "").unwrap();
         assert_eq!(again.traces(), [place.path().join("taken.2.vtrace")]);
         assert_eq!(again.shown(), Some(place.path().join("taken.2.vtrace")));
         let directory = place.path().join("directory.vtrace");

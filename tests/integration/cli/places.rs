@@ -1,9 +1,9 @@
 //! Where it is installed and where it is started: noexec mounts, working directories that cannot
-//! be written, environments of `uvx`, libraries for another machine.
+//! be written, libraries for another machine.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use testkit::{Scratch, bin_dir, repository, shim, sim, skip_here, vramtrace};
 
@@ -86,56 +86,6 @@ fn a_preloaded_library_for_another_machine_is_named() {
     assert_eq!(run.status.code(), Some(2), "{}", text(&run.stderr));
 }
 
-/// Under `uvx` the first python in PATH is the one of the tool's own environment.
-#[test]
-fn under_uvx_python_is_the_projects() {
-    let scratch = Scratch::new();
-    shim();
-    let bin = scratch.0.join("cache/uv/archive-v0/Xk2/bin");
-    std::fs::create_dir_all(&bin).unwrap();
-    for file in ["vramtrace", "libvramtrace.so"] {
-        std::fs::copy(bin_dir().join(file), bin.join(file)).unwrap();
-    }
-    let python = |folder: &Path, name: &str| {
-        std::fs::create_dir_all(folder).unwrap();
-        let path = folder.join("python");
-        std::fs::write(&path, format!("#!/bin/sh\necho {name}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    };
-    python(&bin, "tool");
-    let project = scratch.0.join("project");
-    std::fs::create_dir_all(project.join("src")).unwrap();
-    let run = |from: &Path, variable: Option<&Path>| -> Output {
-        let mut command = Command::new(bin.join("vramtrace"));
-        let path = format!("{}:/usr/bin:/bin", bin.display());
-        command.args(["run", "--out", "off", "python", "train.py"]).current_dir(from);
-        command.env("PATH", path).env_remove("VIRTUAL_ENV").env_remove("LD_PRELOAD");
-        command.envs(variable.map(|venv| ("VIRTUAL_ENV", venv)));
-        command.output().unwrap()
-    };
-    let none = run(&project, None);
-    assert_eq!(none.status.code(), Some(2), "{}", text(&none.stdout));
-    assert!(text(&none.stderr).contains("uv run --with vramtrace"), "{}", text(&none.stderr));
-    python(&project.join(".venv/bin"), "of-the-project");
-    let found = run(&project.join("src"), None);
-    assert_eq!(text(&found.stdout).trim(), "of-the-project", "{}", text(&found.stderr));
-    python(&scratch.0.join("active/bin"), "active");
-    let active = run(&project, Some(&scratch.0.join("active")));
-    assert_eq!(text(&active.stdout).trim(), "active", "{}", text(&active.stderr));
-    // Installed in the project itself, a bare python is what PATH says.
-    let inside = project.join(".venv/bin");
-    for file in ["vramtrace", "libvramtrace.so"] {
-        symlink(bin_dir().join(file), inside.join(file)).unwrap();
-    }
-    let mut command = Command::new(inside.join("vramtrace"));
-    command.args(["run", "--out", "off", "python"]).env_remove("VIRTUAL_ENV");
-    let output = command.env("PATH", format!("{}:/usr/bin:/bin", inside.display())).output();
-    assert_eq!(text(&output.unwrap().stdout).trim(), "of-the-project");
-}
-
-/// As containers have it: an older driver of the machine, and a newer one of the CUDA toolkit in a directory
-/// that is searched first, by links of three names. (One that opens another, as WSL2's does:
-/// promises/two_drivers.rs.)
 #[test]
 fn a_compatibility_driver_in_front_of_the_machines_is_the_one_that_is_recorded() {
     let scratch = Scratch::new();
