@@ -100,11 +100,6 @@ pub fn read_kernel(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     bounded(File::open(path)?, MOST_OF_KERNEL)
 }
 
-/// The terminal of this session.
-pub fn terminal() -> io::Result<File> {
-    File::open("/dev/tty")
-}
-
 /// Random bytes of the kernel.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];

@@ -7,14 +7,13 @@ use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
 
 use super::inherited::Inherited;
-use super::monitor::{MonitorReport, Pace, ProcessMonitor};
+use super::monitor::{MonitorReport, ProcessMonitor};
 use super::signals;
-use super::terminal::Terminal;
 use crate::error::Failure;
 
 /// How the command ended.
@@ -73,24 +72,28 @@ pub fn run(
     Ok((status_of(ended?), monitor.end()))
 }
 
+/// The monitor looks after 0.1 s, then each time after twice as long, at last once a second; and at most a part of the time,
+/// one in so many.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+const SHARE: u32 = 20;
+
 /// Until the command has ended; it is not reaped.
 fn wait(pid: pid_t, monitor: &mut ProcessMonitor) {
-    let mut pace = Pace::new(Instant::now());
+    let (mut pause, mut look) = (FIRST_LOOK, Instant::now() + FIRST_LOOK);
     while !has_ended(pid) {
-        let left = pace.next_look().saturating_duration_since(Instant::now());
-        match signals::next(left) {
+        match signals::next(look.saturating_duration_since(Instant::now())) {
             Some(signal) if signal.number() == libc::SIGCHLD => stop_with(pid),
             Some(signal) if signal.is_for(pid) => signal.send_to(pid),
-            Some(_) => {}
-            None if Instant::now() >= pace.next_look() => {
+            None if Instant::now() >= look => {
                 let begin = Instant::now();
                 monitor.look(begin);
-                pace.looked(begin, Instant::now());
+                pause = (pause * 2).min(LAST_PAUSE);
+                look = Instant::now() + pause.max(begin.elapsed() * SHARE);
             }
-            None => {}
+            _ => {}
         }
     }
-    take_terminal_back(pid);
 }
 
 /// After SIGCHLD. If the command was stopped, as by Ctrl-Z, this process stops too, so that its shell goes on. What
@@ -98,55 +101,24 @@ fn wait(pid: pid_t, monitor: &mut ProcessMonitor) {
 fn stop_with(pid: pid_t) {
     let mut state = newest_change(pid);
     while let Some((libc::CLD_STOPPED, signal)) = state {
-        let had_terminal = own_group(pid).filter(|group| foreground() == Some(*group));
         if !signals::stop_by(signal) {
             return;
         }
         state = newest_change(pid);
         if state.is_none() {
-            resume(pid, had_terminal);
+            resume(pid);
         }
     }
 }
 
-/// Continues the command, which is still stopped. `had_terminal`: its own group was in the foreground.
-fn resume(pid: pid_t, had_terminal: Option<pid_t>) {
-    let group = own_group(pid);
-    // A shell gives the terminal to the group of this process.
-    if let Some(group) = group.filter(|group| had_terminal == Some(*group))
-        && let Some(terminal) = Terminal::open()
-        && terminal.foreground() == Some(this_group())
-    {
-        terminal.give_to(group);
+/// Continues the command, which is still stopped, and its process group if that is not the one of this process.
+fn resume(pid: pid_t) {
+    // SAFETY: plain calls; the command is not reaped yet, so pid and group are its own.
+    unsafe {
+        let group = libc::getpgid(pid);
+        let is_other = group > 0 && group != libc::getpgrp();
+        libc::kill(if is_other { -group } else { pid }, libc::SIGCONT);
     }
-    // SAFETY: the command is not reaped yet, so pid and group are its own.
-    unsafe { libc::kill(group.map_or(pid, |group| -group), libc::SIGCONT) };
-}
-
-/// After the end of a command that held the terminal with a group of its own: this process still writes.
-fn take_terminal_back(pid: pid_t) {
-    if let Some(group) = own_group(pid)
-        && let Some(terminal) = Terminal::open()
-        && terminal.foreground() == Some(group)
-    {
-        terminal.give_to(this_group());
-    }
-}
-
-fn foreground() -> Option<pid_t> {
-    Terminal::open()?.foreground()
-}
-
-fn this_group() -> pid_t {
-    // SAFETY: has no arguments and always succeeds.
-    unsafe { libc::getpgrp() }
-}
-
-/// The process group of the command, if it is another one than that of this process.
-fn own_group(pid: pid_t) -> Option<pid_t> {
-    // SAFETY: a plain call; the command is not reaped yet, so the pid is its own.
-    let group = unsafe { libc::getpgid(pid) };
-    (group > 0 && group != this_group()).then_some(group)
 }
 
 /// True also where the kernel does not tell: what reaps the command then waits for its end.

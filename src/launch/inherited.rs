@@ -2,13 +2,9 @@
 //! was.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::Duration;
 
-use libc::{c_int, itimerval, sigaction, sigset_t};
-
-use super::signals;
+use libc::{c_int, sigaction, sigset_t};
 
 /// Rust's runtime ignores SIGPIPE before `main`.
 static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
@@ -57,50 +53,24 @@ fn restore_action(signal: c_int, ignored: &AtomicBool) {
     unsafe { libc::signal(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL }) };
 }
 
-/// Each timer of setitimer(2). They survive exec and are not inherited by a forked child.
-const TIMERS: [c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
-
 /// What a command gets. The child calls [`Inherited::restore`] between fork and exec.
 pub struct Inherited {
     mask: sigset_t,
-    /// Signals that were blocked and pending.
-    pending: sigset_t,
-    timers: [itimerval; 3],
-    /// Orphans of its descendants become its children.
-    adopts_orphans: bool,
     /// The process that starts it.
     parent: libc::pid_t,
 }
 
 impl Inherited {
-    /// Takes this process's signal mask, pending signals and timers. All its signals are blocked until [`Inherited::restore_mask`].
+    /// Takes this process's signal mask. All its signals are blocked until [`Inherited::restore_mask`].
     pub fn take() -> io::Result<Inherited> {
-        // SAFETY: plain calls; each structure is filled by them, or stays empty.
+        // SAFETY: plain calls on sets of our own, which they fill.
         unsafe {
-            let mut all = MaybeUninit::uninit();
-            libc::sigfillset(all.as_mut_ptr());
-            let mut inherited = Inherited {
-                mask: std::mem::zeroed(),
-                pending: std::mem::zeroed(),
-                timers: std::mem::zeroed(),
-                adopts_orphans: false,
-                parent: libc::getpid(),
-            };
-            match libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), &mut inherited.mask) {
-                0 => {}
-                error => return Err(io::Error::from_raw_os_error(error)),
+            let (mut all, mut mask) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            match libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut mask) {
+                0 => Ok(Inherited { mask, parent: libc::getpid() }),
+                error => Err(io::Error::from_raw_os_error(error)),
             }
-            while let Some(signal) = signals::next(Duration::ZERO) {
-                libc::sigaddset(&mut inherited.pending, signal.number());
-            }
-            let none = std::mem::zeroed::<itimerval>();
-            for (which, timer) in TIMERS.into_iter().zip(&mut inherited.timers) {
-                libc::syscall(libc::SYS_setitimer, which, &none, timer);
-            }
-            let mut adopts: c_int = 0;
-            libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut adopts);
-            inherited.adopts_orphans = adopts != 0;
-            Ok(inherited)
         }
     }
 
@@ -119,25 +89,10 @@ impl Inherited {
                     libc::close(descriptor);
                 }
             }
-            restore_sigpipe();
-            restore_action(libc::SIGCHLD, &SIGCHLD_IGNORED);
-            if self.adopts_orphans {
-                libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-            }
-            for (which, timer) in TIMERS.into_iter().zip(&self.timers) {
-                libc::syscall(libc::SYS_setitimer, which, timer, 0);
-            }
-            // Rust's runtime has unblocked all.
-            let mut all = MaybeUninit::uninit();
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
-            for signal in 1..=libc::SIGRTMAX() {
-                if libc::sigismember(&self.pending, signal) == 1 {
-                    libc::kill(libc::getpid(), signal);
-                }
-            }
-            set_mask(&self.mask);
         }
+        restore_sigpipe();
+        restore_action(libc::SIGCHLD, &SIGCHLD_IGNORED);
+        set_mask(&self.mask);
     }
 
     /// In this process, after the command ended.

@@ -10,7 +10,6 @@ pub mod python;
 pub mod signals;
 pub mod simulate;
 pub mod start_hook;
-mod terminal;
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant, SystemTime};

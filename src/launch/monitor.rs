@@ -86,41 +86,6 @@ impl Known {
     }
 }
 
-/// When the monitor looks.
-pub struct Pace {
-    looks: u32,
-    next: Instant,
-}
-
-impl Pace {
-    /// The part of the time that it may look: one in this many.
-    const SHARE: u32 = 20;
-
-    pub fn new(start: Instant) -> Pace {
-        Pace { looks: 0, next: start + Pace::pause(0) }
-    }
-
-    pub fn next_look(&self) -> Instant {
-        self.next
-    }
-
-    /// After a look that took from `begin` to `end`.
-    pub fn looked(&mut self, begin: Instant, end: Instant) {
-        self.looks = self.looks.saturating_add(1);
-        self.next = end + Pace::pause(self.looks).max((end - begin) * Pace::SHARE);
-    }
-
-    /// Before the n-th look: the first ones come at about 0.1, 0.2, 0.4 and 0.8 s.
-    fn pause(looks: u32) -> Duration {
-        Duration::from_millis(match looks {
-            0..=1 => 100,
-            2 => 200,
-            3 => 400,
-            _ => 1000,
-        })
-    }
-}
-
 impl ProcessMonitor {
     pub fn new(marker: OsString, library: PathBuf, simulated: bool) -> ProcessMonitor {
         ProcessMonitor {
@@ -326,22 +291,5 @@ mod tests {
         assert!(monitor.report.with_shim);
         drop(child.stdin.take());
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn looks_come_early_then_once_a_second_and_never_one_upon_the_other() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
-        let mut at = Vec::new();
-        for _ in 0..6 {
-            let now = pace.next_look();
-            at.push((now - start).as_millis());
-            pace.looked(now, now);
-        }
-        assert_eq!(at, [100, 200, 400, 800, 1800, 2800]);
-        // After a long look, or a time in which this process was stopped.
-        let (begin, end) = (start + Duration::from_secs(100), start + Duration::from_secs(110));
-        pace.looked(begin, end);
-        assert_eq!(pace.next_look(), end + Duration::from_secs(200));
     }
 }

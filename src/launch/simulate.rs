@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use tempfile::TempDir;
-use vramtrace_format::size::{self, SizeError};
+use vramtrace_format::size;
 use vramtrace_reader::files;
 
 use super::library;
@@ -43,27 +43,15 @@ impl Simulated {
     }
 }
 
-/// Why the value of --simulate is wrong. The message is printed after the value.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum DevicesError {
-    #[error("is not NxSIZE; {}", RIGHT)]
-    Form,
-    #[error("`{count}` is no count of devices from 1 to 64; {}", RIGHT)]
-    Count { count: String },
-    #[error("`{text}` {error}")]
-    Size { text: String, error: SizeError },
-}
-
-const RIGHT: &str = "write count x size, like 1x24GiB or 2x80GiB";
-
-fn check(devices: &str) -> Result<(), DevicesError> {
-    let (count, bytes) = devices.split_once('x').ok_or(DevicesError::Form)?;
-    match count.parse::<u32>() {
-        Ok(1..=64) => {}
-        _ => return Err(DevicesError::Count { count: count.into() }),
+/// An error: why the value of --simulate is wrong, to be printed after it.
+fn check(devices: &str) -> Result<(), String> {
+    const RIGHT: &str = "write count x size, like 1x24GiB or 2x80GiB";
+    let (count, bytes) =
+        devices.split_once('x').ok_or_else(|| format!("is not NxSIZE; {RIGHT}"))?;
+    if !count.parse::<u32>().is_ok_and(|count| (1..=64).contains(&count)) {
+        return Err(format!("`{count}` is no count of devices from 1 to 64; {RIGHT}"));
     }
-    let wrong = |error| DevicesError::Size { text: bytes.into(), error };
-    size::parse(bytes).map(drop).map_err(wrong)
+    size::parse(bytes).map(drop).map_err(|error| format!("`{bytes}` {error}"))
 }
 
 #[cfg(test)]
@@ -83,7 +71,7 @@ mod tests {
             ("2x", "like"),
             ("2x24", "unit"),
         ] {
-            let message = check(bad).expect_err(bad).to_string();
+            let message = check(bad).expect_err(bad);
             assert!(message.contains(says), "{bad}: {message}");
         }
     }

@@ -52,8 +52,6 @@ impl StartHook {
             .replace("@LIBRARY@", library)
             .replace("@ALWAYS@", if always { "1" } else { "0" });
         self.check()?;
-        // A compiled module of the same second and length would count as its own.
-        self.remove_compiled();
         put(&self.module, &module)?;
         put(&self.caller, &self.text)?;
         Ok([&self.module, &self.caller])
@@ -70,18 +68,7 @@ impl StartHook {
                 Err(error) => return Err(cannot(path, &error)),
             }
         }
-        self.remove_compiled();
         Ok(gone)
-    }
-
-    fn remove_compiled(&self) {
-        let cache = self.module.with_file_name("__pycache__");
-        for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            if name.to_string_lossy().starts_with(&format!("{NAME}.")) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
     }
 
     /// Fails if a file of this name was not written by `vramtrace enable`.

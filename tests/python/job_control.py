@@ -150,11 +150,6 @@ def interactive_shell(session):
     session.change()
 
 
-def group_of_its_own(session):
-    """The job takes the terminal for a group of its own."""
-    suspend(session)
-
-
 def resize(session):
     session.read_until("ready")
     termios.tcsetwinsize(session.terminal, (33, 44))
