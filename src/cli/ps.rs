@@ -10,7 +10,7 @@ use vramtrace_reader::report::json::ps::{
 use vramtrace_reader::report::text::layout::{BAD, Table, paint_if};
 use vramtrace_reader::units::{clean, count, gib, limit, shorten};
 
-use crate::console::{message, print};
+use crate::console::{message, print, print_text};
 use crate::error::{DONE, Outcome};
 use crate::live_processes;
 use crate::live_processes::group::{self, Group};
@@ -30,40 +30,27 @@ pub struct Args {
     json: bool,
 }
 
-/// Bytes in use above the cap; 0 without a cap.
-fn over_cap(counted: u64, cap: Option<u64>) -> u64 {
-    cap.map_or(0, |cap| counted.saturating_sub(cap))
-}
-
-/// The cap, and the bytes that must be freed before a new request is granted.
-fn cap_text(counted: u64, cap: u64) -> String {
-    match over_cap(counted, Some(cap)) {
-        0 => limit(cap),
-        over => format!("{}, {} must go", limit(cap), gib(over)),
-    }
-}
-
 pub fn run(args: Args) -> Outcome {
     let (processes, mut problems) = process::all();
     let (groups, more) = group::all();
     problems.extend(more);
     // Both lists read the shared directory and report its problems.
     live_processes::lines(&problems).iter().for_each(message);
+    let report = PsReport {
+        schema: SCHEMA,
+        processes: processes.iter().map(process_facts).collect(),
+        groups: groups.iter().map(group_facts).collect(),
+    };
     match args.json {
-        true => {
-            print(&format!("{}\n", serde_json::to_string_pretty(&facts(&processes, &groups))?))?
-        }
-        false => crate::console::print_text(&text(&processes, &groups))?,
+        true => print(&format!("{}\n", serde_json::to_string_pretty(&report)?))?,
+        false => print_text(&text(&report))?,
     }
     Ok(DONE)
 }
 
-fn facts(processes: &[LiveProcess], groups: &[Group]) -> PsReport {
-    PsReport {
-        schema: SCHEMA,
-        processes: processes.iter().map(process_facts).collect(),
-        groups: groups.iter().map(group_facts).collect(),
-    }
+/// Bytes in use above the cap; 0 without a cap.
+fn over_cap(counted: u64, cap: Option<u64>) -> u64 {
+    cap.map_or(0, |cap| counted.saturating_sub(cap))
 }
 
 fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
@@ -88,6 +75,7 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
     });
     LiveProcessFacts {
         pid: process.pid,
+        is_recorded: matches!(process.state, LiveState::Loaded | LiveState::Recording),
         command: process.command(),
         recording_off_by: process.off_by.iter().map(|by| facts::name_of_switch(*by)).collect(),
         trace: (!process.trace.is_empty()).then(|| process.trace.clone()),
@@ -120,63 +108,68 @@ fn group_facts(group: &Group) -> GroupFacts {
     GroupFacts { name: group.name.clone(), pids: group.members.clone(), devices: devices.collect() }
 }
 
-fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
-    if processes.is_empty() {
+/// The cap, and the bytes that must be freed before a new request is granted.
+fn cap_text(cap: Option<u64>, must_go: u64) -> String {
+    match (cap, must_go) {
+        (None, _) => "-".into(),
+        (Some(cap), 0) => limit(cap),
+        (Some(cap), over) => format!("{}, {} must go", limit(cap), gib(over)),
+    }
+}
+
+fn text(report: &PsReport) -> String {
+    if report.processes.is_empty() {
         return "no recorded process of this user is running\n".into();
     }
     let titles = ["pid", "device", "live", "peak", "counted", "cap", "refused", "command"];
     let mut table = Table::titled(0, "rlrrrrrl", &titles);
-    for process in processes {
-        let note = match process.state {
-            _ if !process.off_by.is_empty() => " (recording off)",
-            LiveState::Loaded | LiveState::Recording => "",
-            _ => " (not recorded)",
+    for process in &report.processes {
+        let note = match (process.recording_off_by.is_empty(), process.is_recorded) {
+            (false, _) => " (recording off)",
+            (true, true) => "",
+            (true, false) => " (not recorded)",
         };
-        let group =
-            process.group.as_ref().map(|name| format!(" [{}]", clean(name))).unwrap_or_default();
-        let command = format!("{}{group}{note}", shorten(&clean(&process.command()), 50));
+        let group = process.group.as_ref().map(|name| format!(" [{}]", clean(name)));
+        let command = shorten(&clean(&process.command), 50);
+        // Of the first device's row.
+        let mut command = format!("{command}{}{note}", group.unwrap_or_default());
+        let mut pid = process.pid.to_string();
         if process.devices.is_empty() {
             let dash = || String::from("-");
-            let pid = process.pid.to_string();
             table.row([pid, dash(), dash(), dash(), dash(), dash(), dash(), command]);
             continue;
         }
-        for (n, device) in process.devices.iter().enumerate() {
-            let first = |text: String| if n == 0 { text } else { String::new() };
+        for device in &process.devices {
             let refused = device.refused_by_cap.saturating_add(device.refused_by_driver);
-            let cap = match (device.cap, device.only_warns) {
-                (None, _) => "-".into(),
-                (Some(cap), false) => cap_text(device.counted, cap),
-                (Some(cap), true) => format!("{} warns", limit(cap)),
-            };
-            let ordinal = match device.ordinal {
-                u8::MAX => "?".into(),
-                ordinal => format!("cuda:{ordinal}"),
+            let warns = device.cap_bytes.filter(|_| device.cap_mode == "warn");
+            let cap = match warns {
+                Some(cap) => format!("{} warns", limit(cap)),
+                None => cap_text(device.cap_bytes, device.must_go_bytes),
             };
             table.row([
-                first(process.pid.to_string()),
-                ordinal,
-                gib(device.live),
-                gib(device.peak),
-                gib(device.counted),
+                std::mem::take(&mut pid),
+                device.ordinal.map_or("?".into(), |ordinal| format!("cuda:{ordinal}")),
+                gib(device.live_bytes),
+                gib(device.peak_bytes),
+                gib(device.counted_bytes),
                 cap,
                 paint_if(refused, BAD, count(refused)),
-                first(command.clone()),
+                std::mem::take(&mut command),
             ]);
         }
     }
     let mut out = table.render();
-    if groups.is_empty() {
+    if report.groups.is_empty() {
         return out;
     }
     let titles = ["group", "counted", "cap", "processes", "device"];
     let mut table = Table::titled(0, "lrrrl", &titles);
-    for group in groups {
-        for (_, device) in &group.devices {
-            let cap = device.limit.map_or("-".into(), |limit| cap_text(device.counted, limit));
-            let members = group.members.len().to_string();
-            let uuid = uuid::text(&device.uuid, false);
-            table.row([clean(&group.name), gib(device.counted), cap, members, uuid]);
+    for group in &report.groups {
+        for device in &group.devices {
+            let cap = cap_text(device.cap_bytes, device.must_go_bytes);
+            let members = group.pids.len().to_string();
+            let counted = gib(device.counted_bytes);
+            table.row([clean(&group.name), counted, cap, members, device.uuid.clone()]);
         }
     }
     out.push('\n');

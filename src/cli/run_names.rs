@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::symbols::{PackLimits, Packed};
 use vramtrace_reader::trace::{Trace, load};
 use vramtrace_reader::units::several;
@@ -21,15 +22,9 @@ pub fn add(ended: &RunResult) {
     // The summary says what cannot be read.
     let Ok(loaded) = load(&traces) else { return };
     let limits = PackLimits { until: Instant::now() + TIME, addresses: ADDRESSES };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let part = loaded.traces.len().div_ceil(threads).max(1);
-    let left_out: usize = std::thread::scope(|scope| {
-        let add_all =
-            |traces: &[Trace]| traces.iter().map(|trace| add_to(trace, limits)).sum::<usize>();
-        let parts: Vec<_> =
-            loaded.traces.chunks(part).map(|traces| scope.spawn(move || add_all(traces))).collect();
-        parts.into_iter().map(|part| part.join().unwrap_or_default()).sum()
-    });
+    let all: Vec<&Trace> = loaded.traces.iter().collect();
+    let left_out = parallel::each(&all, &|_, _| {}, |_, trace, _| add_to(trace, limits));
+    let left_out: usize = left_out.into_iter().sum();
     if left_out > 0 {
         let libraries = several(left_out as u64, "library file");
         message(format_args!(

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::analysis::parallel::Progress;
-use vramtrace_reader::analysis::ranks::{self, Card, ProcessEnd, ProcessFigures, Source};
+use vramtrace_reader::analysis::ranks::{self, ProcessEnd, ProcessFigures, Source};
 use vramtrace_reader::analysis::{Collect, Moment, Process, moments_for, read_all};
 use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
 use vramtrace_reader::report::wording::{headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
-use vramtrace_reader::units::gib;
+use vramtrace_reader::units::{self, gib};
 
 use super::report::with_progress;
 use super::{caveats, verdict};
@@ -41,7 +41,7 @@ pub fn print(ended: &RunResult) {
     let shown = from_here(&shown);
     match traces.as_slice() {
         [only] if from_here(only) == shown => message(format_args!("the trace is {shown}")),
-        several => message(format_args!("{} in {shown}", count(several.len() as u64, "trace"))),
+        _ => message(format_args!("{} in {shown}", units::several(traces.len() as u64, "trace"))),
     }
     let given = format!(" {}", shell::quoted(&shown));
     match trace::load(&traces) {
@@ -124,18 +124,13 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
         by_cap += of.refused_by_cap;
         by_driver += of.refused_by_driver;
     }
-    let cards = ranks::cards(processes);
-    let peak = match processes.len() {
-        0 | 1 => by_device(&peaks, headline),
-        _ if !cards.is_empty() && cards.iter().all(|card| card.is_exact) => by_card(&cards),
-        _ => by_device(&peaks, headline) + " (the highest of one process)",
-    };
+    let several = if processes.len() > 1 { " (the highest of one process)" } else { "" };
     [
-        format!("  peak       {peak}"),
+        format!("  peak       {}{several}", by_device(&peaks, headline)),
         format!(
             "  at the end {} in {}",
             by_device(&live, |bytes| gib(*bytes)),
-            count(allocations, "allocation")
+            units::several(allocations, "allocation")
         ),
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
         format!("  processes  {} took GPU memory: {}", processes.len(), ends(processes, status)),
@@ -163,56 +158,18 @@ fn ends(processes: &[ProcessFigures], status: Status) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The cards with the highest peaks: bytes that their processes held at one moment.
-fn by_card(cards: &[Card]) -> String {
-    let one = |card: &Card| {
-        let together =
-            if card.users.len() > 1 { " recorded, all processes together" } else { " recorded" };
-        format!("{}: {}{together}", card_name(card, cards), gib(card.peak_bytes))
-    };
-    let mut parts: Vec<String> = cards.iter().take(NAMED).map(one).collect();
-    if cards.len() > NAMED {
-        parts.push(format!("and {} more", cards.len() - NAMED));
-    }
-    parts.join("; ")
-}
-
-/// `device 0` if all processes use that ordinal for this card and for no other; else its UUID.
-fn card_name(card: &Card, cards: &[Card]) -> String {
-    let ordinals = |card: &Card| card.users.iter().map(|(_, id)| *id).collect::<Vec<_>>();
-    let mine = ordinals(card);
-    let others = || cards.iter().filter(|other| !std::ptr::eq(*other, card)).flat_map(ordinals);
-    match (&mine[..], &card.uuid) {
-        ([first, rest @ ..], _)
-            if rest.iter().all(|id| id == first) && others().all(|id| id != *first) =>
-        {
-            device_name(*first)
-        }
-        (_, Some(uuid)) => uuid.clone(),
-        _ => device_name(DeviceId::UNKNOWN),
-    }
-}
-
-fn device_name(device: DeviceId) -> String {
-    numbered("device ", device)
-}
-
 fn by_device<B>(bytes: &BTreeMap<DeviceId, B>, figure: impl Fn(&B) -> String) -> String {
     if bytes.is_empty() {
         return "nothing".into();
     }
     let named = bytes.iter().take(NAMED);
     let mut parts: Vec<String> = named
-        .map(|(device, bytes)| format!("{}: {}", device_name(*device), figure(bytes)))
+        .map(|(device, bytes)| format!("{}: {}", numbered("device ", *device), figure(bytes)))
         .collect();
     if bytes.len() > NAMED {
         parts.push(format!("and {} more", bytes.len() - NAMED));
     }
     parts.join(", ")
-}
-
-fn count(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

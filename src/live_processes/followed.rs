@@ -56,7 +56,6 @@ pub struct TraceFigures {
 /// A trace that is followed.
 #[derive(Default)]
 pub struct Followed {
-    header: Header,
     replay: GrowingReplay,
     observers: Observers,
     /// Events at the last verdicts.
@@ -115,7 +114,7 @@ impl Followed {
         let mut opened = places.into_iter().filter_map(|path| Trace::open_of(user, &path).ok());
         let is_its = |trace: &Trace| is_its(trace.header());
         let trace = opened.find(is_its)?;
-        if self.header.uuid != trace.header().uuid {
+        if self.observers.header.uuid != trace.header().uuid {
             self.begin(trace.header());
         }
         let whole = self.replay.read(&trace, AT_ONCE, &mut self.observers);
@@ -154,7 +153,7 @@ impl Followed {
     fn begin(&mut self, header: &Header) {
         let roles = self.observers.roles.as_ref().map(|_| RoleLearner::default());
         let observers = Observers { roles, header: header.clone(), ..Observers::default() };
-        *self = Followed { header: header.clone(), observers, ..Followed::default() };
+        *self = Followed { observers, ..Followed::default() };
     }
 
     fn judge(&self, trace: &Trace, state: &State) -> TraceFigures {

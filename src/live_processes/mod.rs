@@ -19,7 +19,6 @@ mod segment;
 pub use directory::PageDirectory;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -27,19 +26,27 @@ use vramtrace_format::size::Bytes;
 use vramtrace_reader::units::{clean, count};
 
 /// Why a page cannot be used. The message names the path and what to do.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum PageProblem {
+    #[error("{}{}", .0.display(), of_io(.1))]
     Io(PathBuf, std::io::Error),
     /// The file belongs to the user with this id.
+    #[error("{} belongs to user {}: it must belong to the user of the processes", .0.display(), .1)]
     Owner(PathBuf, u32),
+    #[error("{} is open to others (mode {:o}); chmod go-rwx it", .0.display(), .1)]
     Mode(PathBuf, u32),
+    #[error("{} is not a regular file with a single hard link; remove it", .0.display())]
     NotPlain(PathBuf),
-    /// Not a page of a known version.
+    #[error("{} is not a page of this version of vramtrace", .0.display())]
     Unknown(PathBuf),
-    /// Its segment is of another ipc namespace.
+    #[error("{} belongs to another container (ipc namespace): run the command there", .0.display())]
     OtherNamespace(PathBuf),
+    #[error("{} is not on a tmpfs; mount a tmpfs at /dev/shm", .0.display())]
     NotInMemory(PathBuf),
-    /// Why segments of shared memory cannot be made.
+    #[error(
+        "a group needs System V shared memory (shmget, shmat): {0}; raise kernel.shmmni \
+         or kernel.shmall, or allow these calls (seccomp)"
+    )]
     NoSharedMemory(std::io::Error),
 }
 
@@ -50,50 +57,30 @@ impl PageProblem {
     }
 }
 
-impl fmt::Display for PageProblem {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            PageProblem::Io(path, error) => match error.raw_os_error() {
-                Some(libc::ELOOP) => write!(f, "{} is a link; remove it", path.display()),
-                Some(libc::ENOSPC) => {
-                    write!(f, "{} cannot be created: {}", path.display(), Full)
-                }
-                _ => write!(f, "{}: {error}", path.display()),
-            },
-            PageProblem::Owner(path, owner) => write!(
-                f,
-                "{} belongs to user {owner}: it must belong to the user of the processes",
-                path.display()
-            ),
-            PageProblem::Mode(path, mode) => {
-                write!(f, "{} is open to others (mode {mode:o}); chmod go-rwx it", path.display())
-            }
-            PageProblem::NotPlain(path) => write!(
-                f,
-                "{} is not a regular file with a single hard link; remove it",
-                path.display()
-            ),
-            PageProblem::Unknown(path) => {
-                write!(f, "{} is not a page of this version of vramtrace", path.display())
-            }
-            PageProblem::OtherNamespace(path) => write!(
-                f,
-                "{} belongs to another container (ipc namespace): run the command there",
-                path.display()
-            ),
-            PageProblem::NotInMemory(path) => {
-                write!(f, "{} is not on a tmpfs; mount a tmpfs at /dev/shm", path.display())
-            }
-            PageProblem::NoSharedMemory(error) => write!(
-                f,
-                "a group needs System V shared memory (shmget, shmat): {error}; raise kernel.shmmni \
-                 or kernel.shmall, or allow these calls (seccomp)"
-            ),
-        }
+fn of_io(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => " is a link; remove it".into(),
+        Some(libc::ENOSPC) => format!(" cannot be created: {}", full()),
+        _ => format!(": {error}"),
     }
 }
 
-impl std::error::Error for PageProblem {}
+/// `/dev/shm is full (64.00 MiB, 16384 files)`: 64 MiB is the default of Docker.
+fn full() -> String {
+    // SAFETY: a C string and a struct of our own.
+    let (result, fs) = unsafe {
+        let mut fs: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(c"/dev/shm".as_ptr(), &mut fs), fs)
+    };
+    let bytes = Bytes(fs.f_blocks.saturating_mul(fs.f_frsize));
+    match result {
+        0 => format!(
+            "/dev/shm is full ({bytes}, {} files); remove files from it, or enlarge it",
+            fs.f_files
+        ),
+        _ => "/dev/shm is full".into(),
+    }
+}
 
 /// How many problems are printed.
 const PRINTED: usize = 10;
@@ -108,23 +95,4 @@ pub fn lines(problems: &[PageProblem]) -> Vec<String> {
         lines.push(format!("{} more pages cannot be read", count(more as u64 + 1)));
     }
     lines
-}
-
-/// `/dev/shm is full (64.00 MiB, 16384 files)`: 64 MiB is the default of Docker.
-struct Full;
-
-impl fmt::Display for Full {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        // SAFETY: a C string and a struct of our own.
-        let (result, fs) = unsafe {
-            let mut fs: libc::statvfs = std::mem::zeroed();
-            (libc::statvfs(c"/dev/shm".as_ptr(), &mut fs), fs)
-        };
-        let bytes = Bytes(fs.f_blocks.saturating_mul(fs.f_frsize));
-        f.write_str("/dev/shm is full")?;
-        match result {
-            0 => write!(f, " ({bytes}, {} files); remove files from it, or enlarge it", fs.f_files),
-            _ => Ok(()),
-        }
-    }
 }

@@ -54,8 +54,6 @@ def divided(check, trace):
     print(f"\nof XGBoost {share:.0%} stands at lines of Python: " + ("ok" if share < 0.5 else check.fail("one line holds most")))
 
 
-
-
 def tools(check):
     """A program under NVIDIA's own tools, beside the recorder."""
     program = check.build_c("cudart-shared", "cudart_client.c", "-cudart", "shared") if shutil.which("nvcc") else None

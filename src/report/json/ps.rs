@@ -16,6 +16,8 @@ pub struct PsReport {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LiveProcessFacts {
     pub pid: u32,
+    #[serde(skip)]
+    pub is_recorded: bool,
     pub command: String,
     /// Null: the process does not record.
     pub trace: Option<String>,
