@@ -136,7 +136,7 @@ impl Followed {
     /// The trace as far as it is read.
     #[cfg(feature = "top")]
     pub fn now(&self) -> (&Header, &Definitions, &State) {
-        (&self.header, self.replay.definitions(), self.replay.state())
+        (&self.observers.header, self.replay.definitions(), self.replay.state())
     }
 
     /// What is held in memory for it: [`GrowingReplay::entries`].
