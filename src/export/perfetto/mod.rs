@@ -17,7 +17,7 @@ use self::proto::{
 };
 use super::TracedProcess;
 use super::lanes::{Group, MOST_LANES, group};
-use super::sink::{Counter, Edge, Element, Sink, Slice, device_name};
+use super::sink::{Counter, Edge, Element, Refusal, Sink, Slice, device_name};
 use crate::units::size;
 
 /// Field 1 of a trace, a message: each packet is written as one.
@@ -158,7 +158,7 @@ impl<'o> Perfetto<'o> {
 }
 
 /// A named value that the viewer shows.
-type Detail = (&'static str, AnnotationValue);
+pub(super) type Detail = (&'static str, AnnotationValue);
 
 fn text(words: &str) -> AnnotationValue {
     AnnotationValue::Text(words.into())
@@ -168,7 +168,7 @@ fn seconds(ns: u64) -> AnnotationValue {
     AnnotationValue::Double(ns as f64 / 1e9)
 }
 
-fn details(slice: &Slice) -> Vec<Detail> {
+pub(super) fn details(slice: &Slice) -> Vec<Detail> {
     let mut all = vec![
         ("size", text(&size(slice.live.size))),
         ("bytes", AnnotationValue::Uint(slice.live.size)),
@@ -185,6 +185,18 @@ fn details(slice: &Slice) -> Vec<Detail> {
     let by = slice.brought_back_by.as_ref();
     all.extend(by.map(|by| ("brought_back_by", text(by.name()))));
     all
+}
+
+pub(super) fn refusal_details(refusal: &Refusal) -> Vec<Detail> {
+    let refused = &refusal.refused;
+    vec![
+        ("size", text(&size(refused.size))),
+        ("bytes", AnnotationValue::Uint(refused.size)),
+        ("counted_bytes", AnnotationValue::Uint(refused.counted)),
+        ("cap_bytes", AnnotationValue::Uint(refused.limit)),
+        ("result", text(&refused.result.to_string())),
+        ("api", text(&refusal.api)),
+    ]
 }
 
 impl Sink for Perfetto<'_> {
@@ -221,16 +233,9 @@ impl Sink for Perfetto<'_> {
                 (lane(slice), EventType::SliceEnd, TrackEvent::default(), details)
             }
             Element::Refusal(refusal) => {
-                let refused = &refusal.refused;
-                let details = vec![
-                    ("size", text(&size(refused.size))),
-                    ("bytes", AnnotationValue::Uint(refused.size)),
-                    ("counted_bytes", AnnotationValue::Uint(refused.counted)),
-                    ("cap_bytes", AnnotationValue::Uint(refused.limit)),
-                    ("result", text(&refused.result.to_string())),
-                    ("api", text(&refusal.api)),
-                ];
-                let event = self.named("refusal", &format!("refused by {}", refused.by.name()));
+                let event =
+                    self.named("refusal", &format!("refused by {}", refusal.refused.by.name()));
+                let details = refusal_details(refusal);
                 (Track::Refusals(refusal.device), EventType::Instant, event, details)
             }
             Element::Phase(phase) => {
