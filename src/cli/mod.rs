@@ -110,7 +110,7 @@ enum Command {
     Report(report::Args),
     /// Which lines, functions or libraries held the memory?
     Holders(holders::Args),
-    /// How do I read a PyTorch snapshot, or a CSV?
+    /// How do I read a PyTorch snapshot, a CSV or an RMM log?
     Import(import::Args),
     /// Which memory grows and is never freed?
     Leaks(leaks::Args),

@@ -194,12 +194,12 @@ pub fn paths(traces: &[Trace]) -> impl Iterator<Item = &Path> {
     traces.iter().map(Trace::path)
 }
 
-/// Whether a file is a pickle, gzip or CSV by its first bytes. `false` for a file that cannot be read:
+/// Whether a file is a pickle, gzip, CSV or RMM log by its first bytes. `false` for a file that cannot be read:
 /// opening it as a trace then reports why.
 fn is_other_format(path: &Path) -> bool {
     let mut first = Vec::new();
     let read = files::open(path).and_then(|file| file.take(8).read_to_end(&mut first));
-    let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,"];
+    let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,", b"Thread,"];
     read.is_ok()
         && begins.iter().any(|begin| first.starts_with(begin))
         && !is_compressed_trace(path)

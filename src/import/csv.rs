@@ -6,34 +6,56 @@ use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIn
 
 pub(super) const HEADER: &str = "action,addr,size,stream";
 
-pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
-    let mut lines = (1..).zip(text.lines().map(str::trim));
-    if lines.next().is_none_or(|(_, first)| first != HEADER) {
-        return Err(ImportProblem::Unknown);
+/// A row of a CSV without quotes, with its line.
+pub(super) struct Row<'t, const N: usize> {
+    line: usize,
+    text: &'t str,
+    pub fields: [&'t str; N],
+}
+
+impl<const N: usize> Row<'_, N> {
+    pub(super) fn wrong(&self, what: impl Into<String>) -> ImportProblem {
+        ImportProblem::Row { line: self.line, what: what.into(), text: self.text.into() }
     }
-    let mut device = HistoryDevice::default();
-    for (line, text) in lines.filter(|(_, text)| !text.is_empty()) {
-        let wrong = |what: String| ImportProblem::Row { line, what, text: text.into() };
+}
+
+/// The rows below the first line. Empty lines are left out.
+pub(super) fn rows<const N: usize>(
+    text: &str,
+) -> impl Iterator<Item = Result<Row<'_, N>, ImportProblem>> {
+    let lines = (1..).zip(text.lines().map(str::trim)).skip(1).filter(|(_, text)| !text.is_empty());
+    lines.map(|(line, text)| {
         let fields: Vec<&str> = text.split(',').map(str::trim).collect();
-        let [name, address, size, stream] = fields[..] else {
-            return Err(wrong("four fields are needed".into()));
+        let wrong = |_| ImportProblem::Row {
+            line,
+            what: format!("{N} fields are needed"),
+            text: text.into(),
         };
+        Ok(Row { line, text, fields: fields.try_into().map_err(wrong)? })
+    })
+}
+
+pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
+    let mut device = HistoryDevice::default();
+    for row in rows(text) {
+        let row = row?;
+        let [name, address, size, stream] = row.fields;
+        let wrong = |what: &str| row.wrong(what);
         let number = |text: &str, name: &str| {
-            text.parse::<u64>().map_err(|_| wrong(format!("{name} is not a whole number")))
+            text.parse::<u64>().map_err(|_| row.wrong(format!("{name} is not a whole number")))
         };
         let action = match (Action::from_name(name), name) {
             (Some(action), _) => action,
             (None, "snapshot") => continue,
             (None, _) => {
                 return Err(wrong(
-                    "the action is none of alloc, free_requested, free_completed, segment_*, oom"
-                        .into(),
+                    "the action is none of alloc, free_requested, free_completed, segment_*, oom",
                 ));
             }
         };
         let (address, size) = (number(address, "addr")?, number(size, "size")?);
         if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {
-            return Err(wrong("it ends behind all memory".into()));
+            return Err(wrong("it ends behind all memory"));
         }
         device.entries.push(HistoryEntry {
             action,
@@ -83,12 +105,12 @@ mod tests {
     #[test]
     fn errors_name_the_line() {
         for (line, part) in [
-            ("alloc,1,2", "line 2: four fields"),
+            ("alloc,1,2", "line 2: 4 fields"),
             ("alloc,x,2,0", "line 2: addr is not"),
             ("alloc,18446744073709551615,2,0", "line 2: it ends behind"),
             ("malloc,1,2,0", "line 2: the action"),
             ("", "holds no allocation"),
-            ("\n  \nalloc,1,2", "line 4: four fields"),
+            ("\n  \nalloc,1,2", "line 4: 4 fields"),
         ] {
             let error = read(&format!("{HEADER}\n{line}\n")).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");

@@ -18,7 +18,7 @@ pub enum ImportProblem {
     Unreadable(#[from] std::io::Error),
     #[error(
         "neither a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), nor a CSV that \
-         begins with action,addr,size,stream"
+         begins with action,addr,size,stream, nor a log of RMM (Thread,Time,Action,...)"
     )]
     Unknown,
     #[error("this is a trace already: every command reads it, for example `vramtrace report FILE`")]

@@ -29,6 +29,8 @@ pub enum Form {
     Snapshot,
     /// action,addr,size,stream
     Csv,
+    /// RMM's logging resource adaptor
+    Rmm,
 }
 
 impl Form {
@@ -37,6 +39,7 @@ impl Form {
         match self {
             Form::Snapshot => "PyTorch memory snapshot",
             Form::Csv => "CSV of requests",
+            Form::Rmm => "RMM log",
         }
     }
 }

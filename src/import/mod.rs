@@ -1,5 +1,5 @@
-//! Reads recordings of other tools: PyTorch memory snapshots (pickle), and the CSV `action,addr,size,stream`, plain or
-//! gzip. Each becomes a [`History`], which [`convert`] writes as a trace. The files are untrusted input.
+//! Reads recordings of other tools: PyTorch memory snapshots (pickle), the CSV `action,addr,size,stream` and RMM's logs, plain
+//! or gzip. Each becomes a [`History`], which [`convert`] writes as a trace. The files are untrusted input.
 
 mod before;
 mod blocks;
@@ -8,6 +8,7 @@ mod csv;
 mod error;
 pub mod history;
 mod pickle;
+mod rmm;
 mod snapshot;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use std::path::Path;
 
 use crate::files::{self, GZIP};
 use crate::trace::is_compressed_trace;
-use history::History;
+use history::{Form, History};
 use vramtrace_format::Header;
 use vramtrace_format::header::MAGIC;
 
@@ -35,7 +36,15 @@ pub fn read(path: &Path) -> Result<History, ImportError> {
                 false => parse(&bytes),
             }
         });
-    history.map_err(|problem| ImportError { path: path.display().to_string(), problem })
+    let of_file = |mut history: History| {
+        if history.form == Form::Rmm {
+            history.devices.iter_mut().for_each(|device| device.ordinal = rmm::ordinal(path));
+        }
+        history
+    };
+    history
+        .map(of_file)
+        .map_err(|problem| ImportError { path: path.display().to_string(), problem })
 }
 
 /// Parses an unpacked file.
@@ -46,10 +55,18 @@ pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
     if bytes.starts_with(&MAGIC) {
         return Err(ImportProblem::Trace);
     }
-    match bytes.starts_with(csv::HEADER.as_bytes()) {
-        true => csv::read(std::str::from_utf8(bytes)?),
-        false => Err(ImportProblem::Unknown),
-    }
+    let header = |header: &str| {
+        bytes
+            .split(|byte| *byte == b'\n')
+            .next()
+            .is_some_and(|first| first.trim_ascii() == header.as_bytes())
+    };
+    let read = match () {
+        () if header(csv::HEADER) => csv::read,
+        () if header(rmm::HEADER) => rmm::read,
+        () => return Err(ImportProblem::Unknown),
+    };
+    read(std::str::from_utf8(bytes)?)
 }
 
 /// Most bytes of a file: so many of a device or of a sparse file are read, and no more.

@@ -49,14 +49,27 @@ impl Reader {
             None => Ok(Vec::new()),
             Some(list) => list.items().ok_or_else(|| SnapshotError::from(NO_LIST).at(key)),
         };
-        if value.get("segments").is_none() && value.get("device_traces").is_none() {
+        // A dump of the segments alone: torch.cuda.memory_snapshot().
+        let alone = match value {
+            Value::List(_) => value.items(),
+            _ => None,
+        };
+        let known = |segment: &Value| segment.get("total_size").is_some();
+        let is_known = match &alone {
+            Some(segments) => !segments.is_empty() && segments.iter().all(known),
+            None => value.get("segments").is_some() || value.get("device_traces").is_some(),
+        };
+        if !is_known {
             return Err(
                 "has neither segments nor device_traces: it is no PyTorch memory snapshot \
                         (torch.cuda.memory._dump_snapshot)"
                     .into(),
             );
         }
-        let (segments, traces) = (list("segments")?, list("device_traces")?);
+        let (segments, traces) = match alone {
+            Some(segments) => (segments, Vec::new()),
+            None => (list("segments")?, list("device_traces")?),
+        };
         self.history.conf = value.get("allocator_settings").map(|settings| conf(&settings));
         for (index, segment) in segments.iter().enumerate() {
             let at = |error: SnapshotError| error.at(&format!("segments[{index}]"));

@@ -173,6 +173,11 @@ fn torch_2_0_had_fewer_keys() {
     let (bytes, converted) = converted(&history, "old.pickle");
     assert_eq!((converted.segments, converted.blocks, converted.before), (1, 1, 2));
     assert!(!events(&bytes).is_empty());
+    // The segments alone are a dump too.
+    let alone = pickle(&serde_json::json!([{
+        "device": 1, "address": MIB, "total_size": MIB, "stream": 0, "blocks": []
+    }]));
+    assert_eq!(parse(&alone).unwrap().devices[0].ordinal, 1);
 }
 
 #[test]

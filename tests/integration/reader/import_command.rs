@@ -65,3 +65,16 @@ fn hostile_and_wrong_files_end_in_a_clear_error() {
     let nowhere = import("tests/data/resvar_s5.csv.gz", "-o /nowhere/x");
     scratch.fails(2, &nowhere, "its directory must exist");
 }
+
+#[test]
+fn an_rmm_log_becomes_a_trace() {
+    let scratch = Scratch::new();
+    let rows = "Thread,Time,Action,Pointer,Size,Stream\n\
+        1,10:00:00.000000,allocate,0x7f0000000000,8388608,0x1\n\
+        1,10:00:01.000000,allocate,0x7f0000800000,4194304,0x2\n\
+        1,10:00:02.500000,free,0x7f0000000000,8388608,0x1\n";
+    std::fs::write(scratch.0.join("rmm.dev1.txt"), rows).unwrap();
+    scratch.text("import rmm.dev1.txt -o rmm.vtrace");
+    let shown = scratch.text("report rmm.vtrace");
+    assert!(shown.contains("GPU 1") && shown.contains("traced for 2.5 s"), "{shown}");
+}
