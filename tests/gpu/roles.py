@@ -40,46 +40,9 @@ def start_ranks(check):
 
 
 def seconds_of_marks(check, trace):
-    """The times of the marks `truth:N`, in a timeline of Perfetto: packets with a time (8), an event (11) whose name has a
-    number (10), and the names of numbers (12.2)."""
-    path = f"{trace}.perfetto-trace"
-    check.read("export", trace, "--level", "driver", "-o", path, "--force")
-    names, marks = {}, {}
-    for _, packet in fields(open(path, "rb").read()):
-        packet = dict(fields(packet))
-        for number, name in fields(packet.get(12, b"")):
-            if number == 2:
-                name = dict(fields(name))
-                names[name[1]] = name[2].decode()
-        name = names.get(dict(fields(packet.get(11, b""))).get(10), "")
-        if name.startswith("truth:"):
-            marks[int(name.split(":")[1])] = packet[8] / 1e9
-    return marks
-
-
-def fields(message):
-    """The numbers and values of a protobuf message."""
-    at = 0
-
-    def varint():
-        nonlocal at
-        value, shift = 0, 0
-        while True:
-            byte = message[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(message):
-        key = varint()
-        if key & 7 == 0:
-            yield key >> 3, varint()
-            continue
-        size = 8 if key & 7 == 1 else varint()
-        yield key >> 3, message[at : at + size]
-        at += size
+    events = json.loads(check.read("export", trace, "--format", "chrome", "--level", "driver", "-o", "-"))["traceEvents"]
+    marks = [event for event in events if event["name"].startswith("truth:")]
+    return {int(event["name"].split(":")[1]): event["ts"] / 1e6 for event in marks}
 
 
 def score(moment, holders):
