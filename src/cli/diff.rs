@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use vramtrace_reader::analysis::diff::{DeviceUse, Difference, Usage, compare};
 use vramtrace_reader::analysis::{Level, Moment, RolesOf};
 use vramtrace_reader::files;
-use vramtrace_reader::report::json::diff::{DiffReport, SCHEMA};
+use vramtrace_reader::report::json::{DIFF, DiffFacts, Document};
 use vramtrace_reader::report::text::diff::{percent, signed, text};
 
 use super::output::Output;
@@ -214,15 +214,17 @@ fn show(differences: &[Difference], names: [String; 2], args: &Args) -> Outcome 
     let shown = [names[0].as_str(), names[1].as_str()];
     match args.format {
         Format::Text => print_text(&text(differences, shown, args.top))?,
-        Format::Json => print(&json(&DiffReport {
-            schema: SCHEMA,
-            before: &names[0],
-            after: &names[1],
-            tolerance_percent: tolerance.map(|part| part * 100.0),
-            passed: failures.is_empty(),
-            reasons: &failures,
-            devices: differences,
-        })?)?,
+        Format::Json => {
+            let facts = DiffFacts {
+                before: &names[0],
+                after: &names[1],
+                tolerance_percent: tolerance.map(|part| part * 100.0),
+                passed: failures.is_empty(),
+                reasons: &failures,
+                devices: differences,
+            };
+            print(&json(&Document::new(DIFF, &facts, []))?)?;
+        }
     }
     failures.iter().for_each(|failure| message(format_args!("FAILED: {failure}")));
     Ok(if failures.is_empty() { DONE } else { FOUND })

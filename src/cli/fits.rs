@@ -9,8 +9,7 @@ use vramtrace_reader::analysis::fits::{
     card_named, card_names, marked_numbers, usual_settings,
 };
 use vramtrace_reader::analysis::parallel;
-use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::fits::{FitsReport, SCHEMA};
+use vramtrace_reader::report::json::{Document, FITS};
 use vramtrace_reader::report::text::fits::{short, text};
 use vramtrace_reader::trace::Trace;
 
@@ -128,10 +127,7 @@ pub fn run(args: Args) -> Outcome {
     let answer = answer(&recordings, &question).map_err(Failure::new)?;
     let exit_status = status(&answer);
     match (args.json, args.short) {
-        (true, _) => {
-            let report = FitsReport { schema: SCHEMA, answer };
-            print(&json(&WithDamage::new(&report, traces.iter()))?)?;
-        }
+        (true, _) => print(&json(&Document::new(FITS, &answer, traces.iter()))?)?,
         (false, true) => print_text(&short(&answer))?,
         (false, false) => print_text(&text(&answer))?,
     }

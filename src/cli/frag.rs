@@ -3,8 +3,7 @@
 use vramtrace_reader::analysis::Moment;
 use vramtrace_reader::analysis::frag::{Frag, find};
 use vramtrace_reader::analysis::whatif::why_no_blocks;
-use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::frag::{FragReport, SCHEMA, facts};
+use vramtrace_reader::report::json::{Document, FRAG, FragFacts, FragReport};
 use vramtrace_reader::report::text::frag::text;
 
 use super::select::{DeviceArgs, Input, ProcessArgs, traces};
@@ -75,10 +74,10 @@ pub fn run(args: Args) -> Outcome {
         ));
     }
     if args.json {
-        let facts = |(input, frag): (&Input, Frag)| facts(frag, input.trace.header());
+        let facts = |(input, frag): (&Input, Frag)| FragFacts::of(frag, input.trace.header());
         let devices = all.into_iter().map(facts).collect();
-        let report = FragReport { schema: SCHEMA, devices };
-        print(&json(&WithDamage::new(&report, traces(&inputs)))?)?;
+        let report = FragReport { devices };
+        print(&json(&Document::new(FRAG, &report, traces(&inputs)))?)?;
         return Ok(DONE);
     }
     let text = |(input, frag): &(&Input, Frag)| {

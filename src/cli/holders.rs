@@ -4,7 +4,7 @@ use vramtrace_reader::analysis::ranks::merge;
 use vramtrace_reader::analysis::{
     GroupBy, Holder, Level, Moment, MomentFacts, NamedHoldings, Process, RolesOf, StackClassifier,
 };
-use vramtrace_reader::report::json::holders::{HoldersReport, SCHEMA, not_known};
+use vramtrace_reader::report::json::{HOLDERS, HoldersReport, not_known};
 use vramtrace_reader::report::text::holders::{ListingOptions, listing, merged_table};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{count, size};
@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Outcome {
     let read = question.ask(args.processes.open()?)?;
     let all: Vec<Found> = read.each().map(|(process, trace)| find(process, trace, &args)).collect();
     let document = || document(&all, &args);
-    show(&read.traces, args.json, document, || text(&read, &all, &args))
+    show(&read.traces, args.json, HOLDERS, document, || text(&read, &all, &args))
 }
 
 fn find<'p>(process: &'p Process, trace: &Trace, args: &Args) -> Found<'p> {
@@ -163,7 +163,6 @@ fn document(all: &[Found], args: &Args) -> HoldersReport {
     let finest = all.iter().map(|of| Level::of(&of.process.state)).max();
     let several = args.by.group().filter(|_| all.len() > 1);
     HoldersReport {
-        schema: SCHEMA,
         at: MomentFacts::of(args.at, times),
         level: args.level.map(Level::from).or(finest).unwrap_or(Level::Driver),
         holders,

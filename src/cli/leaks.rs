@@ -6,7 +6,7 @@ use vramtrace_format::size;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions, UnusedRule, find};
 use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::files;
-use vramtrace_reader::report::json::leaks::report;
+use vramtrace_reader::report::json::{LEAKS, LeaksReport};
 use vramtrace_reader::report::text::leaks::{details, of_run};
 use vramtrace_reader::trace::Trace;
 
@@ -93,7 +93,7 @@ pub fn run(args: Args) -> Outcome {
     args.device.check(found.iter().flat_map(|leaks| leaks.peaks.keys().copied()))?;
     found.iter_mut().for_each(|leaks| leaks.retain(|device| args.device.includes(device)));
     let text = || heading(chosen.as_deref()) + &text(&found, &rules, &args);
-    show(&traces, args.json, || report(&found, &rules), text)
+    show(&traces, args.json, LEAKS, || LeaksReport::of(&found, &rules), text)
 }
 
 fn text(found: &[Leaks], rules: &Suppressions, args: &Args) -> String {

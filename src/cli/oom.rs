@@ -3,7 +3,7 @@
 use vramtrace_reader::analysis::StackClassifier;
 use vramtrace_reader::analysis::oom::{NotReported, Oom, OomsFound, Swallowed, explain, list};
 use vramtrace_reader::replay::State;
-use vramtrace_reader::report::json::oom::{OomsReport, SCHEMA};
+use vramtrace_reader::report::json::{OOM, OomsReport};
 use vramtrace_reader::report::oom::{ListedOom, ProcessRefusals};
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::oom::{self as view, OomOptions};
@@ -120,12 +120,11 @@ pub fn run(args: Args) -> Outcome {
     let traces = processes.iter().map(|read| &read.input.trace);
     let ooms: Vec<ListedOom> = here.into_iter().map(|(_, listed)| listed).collect();
     let document = || OomsReport {
-        schema: SCHEMA,
         ooms: &ooms,
         processes: processes.iter().map(ProcessRead::refusals).collect(),
         not_reported: processes.iter().flat_map(ProcessRead::not_reported).collect(),
     };
-    show(traces, args.json, document, || text(&args, &processes, &ooms, all))
+    show(traces, args.json, OOM, document, || text(&args, &processes, &ooms, all))
 }
 
 /// All out-of-memory events of the run, numbered from 1 in order of time.

@@ -10,7 +10,7 @@ use vramtrace_reader::analysis::roles::HeldByRole;
 use vramtrace_reader::analysis::{
     Collect, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, read_all,
 };
-use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::Document;
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 
@@ -83,13 +83,14 @@ pub fn held_at(
 pub fn show<'t, D: Serialize>(
     traces: impl IntoIterator<Item = &'t Trace>,
     json: bool,
-    document: impl FnOnce() -> D,
+    schema: &'static str,
+    facts: impl FnOnce() -> D,
     text: impl FnOnce() -> String,
 ) -> Outcome {
     let traces: Vec<&Trace> = traces.into_iter().collect();
     caveats::warn_damage(traces.iter().copied());
     match json {
-        true => console::print(&console::json(&WithDamage::new(&document(), traces))?)?,
+        true => console::print(&console::json(&Document::new(schema, &facts(), traces))?)?,
         false => console::print_text(&text())?,
     }
     Ok(DONE)

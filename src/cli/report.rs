@@ -296,7 +296,7 @@ impl Parts {
             Parts::Steps(steps) => facts["steps"] = serde_json::to_value(steps.facts())?,
             Parts::Phases(phases) => {
                 facts["phases"] = serde_json::to_value(phases)?;
-                let before = json::phases::before(process.phases_before());
+                let before = json::process::phases_before(process.phases_before());
                 if !before.is_empty() {
                     facts["phases_before"] = serde_json::to_value(before)?;
                 }
@@ -328,7 +328,7 @@ fn as_json(
 ) -> Result<String, Failure> {
     let mut all = serde_json::to_value(json::process::report(processes, top))?;
     if !ranks.is_empty() {
-        all["run"] = serde_json::to_value(json::ranks::facts(ranks, top))?;
+        all["run"] = serde_json::to_value(json::process::run_facts(ranks, top))?;
     }
     for (index, (process, parts)) in processes.iter().zip(parts).enumerate() {
         parts.add_to(process, &mut all["processes"][index])?;

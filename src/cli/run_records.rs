@@ -6,8 +6,8 @@ use std::time::UNIX_EPOCH;
 use vramtrace_format::cgroup;
 use vramtrace_reader::analysis::leaks::UnusedRule;
 use vramtrace_reader::files::{self, append};
-use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::run::{Ended, Judged, RunRecord, RunRecords, read};
+use vramtrace_reader::report::json::Document;
+use vramtrace_reader::report::json::run::{Ended, Judged, RunRecord, RunRecords, SCHEMA, read};
 use vramtrace_reader::trace::{Trace, host_name};
 
 use super::output::Output;
@@ -116,9 +116,9 @@ pub fn append(
     let RunRecords { processes, job } = read(traces, judged, MOST_BYTES, facts);
     let mut lines = String::new();
     for process in &processes {
-        lines.push_str(&json_line(&RunRecord::Process(process))?);
+        lines.push_str(&json_line(&Document::new(SCHEMA, &RunRecord::Process(process), []))?);
     }
-    lines.push_str(&json_line(&WithDamage::new(&RunRecord::Job(&job), traces))?);
+    lines.push_str(&json_line(&Document::new(SCHEMA, &RunRecord::Job(&job), traces))?);
     if job.processes_in_full < job.processes {
         message(format_args!(
             "--json: {} of {} processes were read in full, the others by their summaries: all would have \

@@ -4,7 +4,7 @@ use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::tree::{Top, Tree};
 use vramtrace_reader::analysis::{Level, Moment, MomentFacts, Process, RolesOf, StackClassifier};
 use vramtrace_reader::facts::ProcessId;
-use vramtrace_reader::report::json::tree::{DeviceTree, SCHEMA, TreeReport};
+use vramtrace_reader::report::json::{DeviceTree, TREE, TreeReport};
 use vramtrace_reader::report::text::tree::{TreeOptions, tree};
 use vramtrace_reader::report::wording::gpu_name;
 use vramtrace_reader::trace::Trace;
@@ -75,11 +75,10 @@ pub fn run(args: Args) -> Outcome {
     let all: Vec<DeviceTree> =
         read.each().flat_map(|(process, trace)| device_trees(process, trace, &args)).collect();
     let document = || TreeReport {
-        schema: SCHEMA,
         at: MomentFacts::of(args.at, all.iter().map(|of| of.at_ns)),
         devices: &all,
     };
-    show(&read.traces, args.json, document, || text(&all, read.processes.len() > 1, &args))
+    show(&read.traces, args.json, TREE, document, || text(&all, read.processes.len() > 1, &args))
 }
 
 fn device_trees(process: &Process, trace: &Trace, args: &Args) -> Vec<DeviceTree> {

@@ -1,7 +1,7 @@
 //! `vramtrace verify`: checks that the events, sums, addresses and checkpoints of a trace are consistent.
 
 use vramtrace_reader::analysis::verify::{Verification, verify};
-use vramtrace_reader::report::json::verify::{SCHEMA, VerifyReport};
+use vramtrace_reader::report::json::{Document, VERIFY, VerifyReport};
 use vramtrace_reader::units::{clean, several};
 
 use super::select::ProcessArgs;
@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Outcome {
         .unzip();
     let holds = traces.iter().all(|found| found.holds);
     match args.json {
-        true => print(&json(&VerifyReport { schema: SCHEMA, holds, traces })?)?,
+        true => print(&json(&Document::new(VERIFY, &VerifyReport { holds, traces }, []))?)?,
         false => {
             let texts = names.iter().zip(&traces).map(|(name, found)| text(name, found, args.top));
             print(&texts.collect::<String>())?;

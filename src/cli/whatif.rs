@@ -8,8 +8,7 @@ use vramtrace_reader::analysis::whatif::{
     Capacity, GRID, NOT_OF_SAMPLES, Origin, Prediction, Recorded, capacities_of, predict,
     why_no_blocks,
 };
-use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::whatif::{SCHEMA, WhatifReport};
+use vramtrace_reader::report::json::{Document, WHATIF, WhatifReport};
 use vramtrace_reader::report::text::whatif::text;
 
 use super::by_device;
@@ -98,8 +97,8 @@ pub fn run(args: Args) -> Outcome {
         })
         .unzip();
     if args.json {
-        let report = WhatifReport { schema: SCHEMA, devices };
-        print(&json(&WithDamage::new(&report, traces(&inputs)))?)?;
+        let facts = WhatifReport { devices };
+        print(&json(&Document::new(WHATIF, &facts, traces(&inputs)))?)?;
         return Ok(DONE);
     }
     let texts = names.iter().zip(&devices).map(|(name, prediction)| text(name, prediction));

@@ -19,7 +19,7 @@ use crate::analysis::oom::{Advice, Oom, PostMortem, UsedSum, advice};
 use crate::analysis::roles::Role;
 use crate::analysis::steps::{Step, Steps};
 use crate::analysis::{Places, Process};
-use crate::report::json::frag::FragFacts;
+use crate::report::json::{FragFacts, LeaksReport};
 use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
 use crate::report::{json, text};
@@ -182,7 +182,7 @@ fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPa
     }
     process.fatal = fatal;
     let no_leak = leaks.as_ref().is_some_and(|found| found.leaks.is_empty());
-    let mut leaks = json::leaks::report(leaks.as_slice(), &Suppressions::default()).leaks;
+    let mut leaks = LeaksReport::of(leaks.as_slice(), &Suppressions::default()).leaks;
     leaks.truncate(LEAKS);
     let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);
     let symbols = Symbols::of(&process.definitions, &process.header, stacks);
@@ -200,7 +200,7 @@ fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPa
         kinds: OwnerKind::all(),
         roles: Role::ALL.map(Role::name).into(),
         recorded,
-        frag: frag.into_iter().map(|one| json::frag::facts(one, trace.header())).collect(),
+        frag: frag.into_iter().map(|one| FragFacts::of(one, trace.header())).collect(),
         leaks,
         problems: symbols.problems().to_vec(),
         steps: steps.iter().take(STEPS).cloned().collect(),

@@ -1,19 +1,17 @@
 //! The phases that a program marked (NVTX ranges), as the page draws them.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use vramtrace_format::{Mark, ThreadId};
 
-use crate::analysis::IgnoredRanges;
 use crate::trace::Definitions;
 
-/// The most ranges that a page holds. Of a run with more it has those that ended first.
+/// The most ranges, and as many moments, that a page holds. Of a run with more it has those that ended first.
 const MOST_RANGES: usize = 20_000;
-/// Ranges that are nested deeper are ignored.
+/// What is nested deeper belongs to the range at this depth.
 const DEEPEST: u32 = 64;
-/// The most ranges that may be open at a time, in all threads together. Further ones are ignored: each
-/// allocation searches them.
-const MOST_OPEN: usize = 1024;
 
 /// The phases of one process.
 #[derive(Debug, Default, Serialize)]
@@ -26,11 +24,9 @@ pub(super) struct PagePhases {
     pub more: bool,
     /// Marks without a duration: name and ordinal.
     pub moments: Vec<(String, u64)>,
-    /// In the order in which they began.
+    /// Of each thread, and of the whole process (`None`), in the order in which they began.
     #[serde(skip)]
-    open: Vec<Open>,
-    #[serde(skip)]
-    ignored: IgnoredRanges,
+    open: BTreeMap<Option<ThreadId>, Vec<Open>>,
     /// From enclosing phase and name to the phase.
     #[serde(skip)]
     known: FxHashMap<(u32, u32), u32>,
@@ -41,8 +37,6 @@ pub(super) struct PagePhases {
 struct Open {
     phase: u32,
     name: u32,
-    /// `None`: it belongs to the whole process.
-    thread: Option<ThreadId>,
     from: u64,
     depth: u32,
 }
@@ -56,53 +50,55 @@ impl PagePhases {
         name: u32,
         mark: Mark,
     ) {
-        let of = Some(thread);
         match mark {
-            Mark::Push => self.begin(definitions, ordinal, name, of),
+            Mark::Push => self.begin(definitions, ordinal, name, Some(thread)),
             Mark::Start => self.begin(definitions, ordinal, name, None),
-            Mark::Pop if self.ignored.end(of, name) => {}
-            Mark::Pop => self.end(ordinal, |open| open.thread == of),
-            Mark::End if self.ignored.end(None, name) => {}
-            Mark::End => self.end(ordinal, |open| open.thread.is_none() && open.name == name),
-            Mark::Moment => match self.moments.len() < MOST_RANGES {
-                true => self.moments.push((text(definitions, name), ordinal)),
-                false => self.more = true,
-            },
+            Mark::Pop => {
+                let open = self.open.get_mut(&Some(thread)).and_then(Vec::pop);
+                self.end(open, ordinal);
+            }
+            Mark::End => {
+                let of_process = self.open.entry(None).or_default();
+                let index = of_process.iter().rposition(|open| open.name == name);
+                let open = index.map(|index| of_process.remove(index));
+                self.end(open, ordinal);
+            }
+            Mark::Moment if self.moments.len() < MOST_RANGES => {
+                self.moments.push((text(definitions, name), ordinal));
+            }
+            Mark::Moment => self.more = true,
         }
     }
 
     /// The phase of the range that a thread, or the whole process, began last and that is open; 0: none.
     pub(super) fn of(&self, thread: ThreadId) -> u32 {
-        let fits = |open: &&Open| open.thread.is_none_or(|of| of == thread);
-        self.open.iter().rev().find(fits).map_or(0, |open| open.phase)
+        let last = [Some(thread), None].into_iter().filter_map(|of| self.open.get(&of)?.last());
+        last.max_by_key(|open| open.from).map_or(0, |open| open.phase)
     }
 
     /// Ends all open ranges.
     pub(super) fn close(&mut self, ordinal: u64) {
-        self.ignored = IgnoredRanges::default();
-        while !self.open.is_empty() {
-            self.end(ordinal, |_| true);
-        }
+        let mut open: Vec<Open> = std::mem::take(&mut self.open).into_values().flatten().collect();
+        open.sort_by_key(|open| std::cmp::Reverse(open.from));
+        open.into_iter().for_each(|open| self.end(Some(open), ordinal));
     }
 
     fn begin(&mut self, definitions: &Definitions, from: u64, name: u32, thread: Option<ThreadId>) {
-        let around = self.open.iter().rev().find(|open| open.thread == thread);
-        let (outer, depth) = around.map_or((0, 0), |open| (open.phase, open.depth + 1));
-        if depth >= DEEPEST || self.open.len() >= MOST_OPEN || self.ignored.has(thread, name) {
-            self.ignored.begin(thread, name);
-            return;
-        }
+        let stack = self.open.entry(thread).or_default();
+        let (outer, depth) = stack.last().map_or((0, 0), |open| (open.phase, open.depth + 1));
         let next = self.names.len() as u32 + 1;
-        let phase = *self.known.entry((outer, name)).or_insert(next);
+        let phase = match depth < DEEPEST {
+            true => *self.known.entry((outer, name)).or_insert(next),
+            false => outer,
+        };
         if phase == next {
             self.names.push((outer, text(definitions, name)));
         }
-        self.open.push(Open { phase, name, thread, from, depth });
+        stack.push(Open { phase, name, from, depth });
     }
 
-    fn end(&mut self, ordinal: u64, which: impl Fn(&Open) -> bool) {
-        let Some(index) = self.open.iter().rposition(which) else { return };
-        let open = self.open.remove(index);
+    fn end(&mut self, open: Option<Open>, ordinal: u64) {
+        let Some(open) = open.filter(|open| open.depth < DEEPEST) else { return };
         match self.ranges.len() < MOST_RANGES {
             true => self.ranges.push((open.phase, open.from, ordinal, open.depth)),
             false => self.more = true,

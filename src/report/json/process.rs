@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use vramtrace_format::{DeviceId, Kind};
+use vramtrace_format::{DeviceId, Kind, SummaryMoment};
 
-use super::damage::Damage;
+use super::Damage;
 use crate::analysis::engine_use::{EngineUse, engine_use};
 use crate::analysis::fits::marked_batches;
-use crate::analysis::ranks::{DeviceFigures, ProcessFigures};
+use crate::analysis::ranks::{
+    Card, DeviceFigures, Imbalance, MergedHolder, ProcessFigures, cards, holders_of, imbalance,
+    merge,
+};
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{GroupBy, Held, Holder, LiveAllocation, Process, SampledMoment};
 use crate::analysis::{SampledPhase, SleepsFacts};
@@ -348,4 +351,49 @@ fn seconds(ns: u64) -> f64 {
 /// A time in RFC 3339, UTC.
 fn started(unix_ns: u64) -> String {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
+}
+
+/// A device in the time whose events were erased.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PhasesBeforeFacts {
+    pub device: Option<u8>,
+    /// By the recorder's history, which keeps four for a device in each part of the time; highest first.
+    pub phases: Vec<SampledPhase>,
+}
+
+/// The value of `phases_before`.
+pub fn phases_before(found: BTreeMap<DeviceId, Vec<SampledPhase>>) -> Vec<PhasesBeforeFacts> {
+    let fact = |(device, phases)| PhasesBeforeFacts { device: wording::ordinal(device), phases };
+    found.into_iter().map(fact).collect()
+}
+
+/// The key `run`, which describes several processes together.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RunFacts {
+    /// The fullest first.
+    pub cards: Vec<Card>,
+    /// Null: fewer than two processes used GPU memory.
+    pub imbalance: Option<Imbalance>,
+    /// The holders of all processes at the peaks of their devices.
+    pub held_at_peaks: Vec<MergedHolder>,
+    pub held_at_end: Vec<MergedHolder>,
+}
+
+/// The value of `run`. `top`: the most holders at each moment.
+pub fn run_facts(ranks: &[ProcessFigures], top: usize) -> RunFacts {
+    RunFacts {
+        cards: cards(ranks),
+        imbalance: imbalance(ranks),
+        held_at_peaks: held(ranks, SummaryMoment::Peak, top),
+        held_at_end: held(ranks, SummaryMoment::End, top),
+    }
+}
+
+/// The merged holders of all processes at a moment.
+fn held(ranks: &[ProcessFigures], moment: SummaryMoment, top: usize) -> Vec<MergedHolder> {
+    let mut all = merge(&holders_of(ranks, moment), GroupBy::Line);
+    all.truncate(top);
+    all
 }

@@ -7,19 +7,27 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
-use super::damage::DamageFacts;
-use super::{
-    diff, fits, frag, holders, leaks, oom, phases, process, ps, ranks, run, tree, verify, whatif,
-};
+use super::*;
 use crate::analysis::Phase;
+use crate::analysis::fits::Answer;
 use crate::analysis::steps::StepsFacts;
 
-/// A document with the key that [`super::damage::WithDamage`] adds.
+/// A [`Document`] that names no damage.
 #[derive(JsonSchema)]
 #[allow(dead_code)]
-struct Damaged<D> {
+struct Named<F> {
+    schema: String,
     #[serde(flatten)]
-    document: D,
+    facts: F,
+}
+
+/// A [`Document`].
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+struct Damaged<F> {
+    schema: String,
+    #[serde(flatten)]
+    facts: F,
     /// Only where a trace is damaged.
     #[serde(skip_serializing_if = "Option::is_none")]
     damage: Option<Vec<DamageFacts>>,
@@ -52,7 +60,7 @@ fn check(name: &str, schema: &Value, wrong: &mut Vec<String>) {
 fn the_schemas_are_those_of_the_code() {
     let mut report = schema::<process::ProcessesReport>(process::SCHEMA);
     // `--by phase` adds `phases` and `phases_before` to each process.
-    let phases = schema::<(Vec<Phase>, Vec<phases::PhasesBeforeFacts>)>("phases");
+    let phases = schema::<(Vec<Phase>, Vec<process::PhasesBeforeFacts>)>("phases");
     report["$defs"]["ProcessFacts"]["properties"]["phases_before"] =
         json!({ "type": "array", "items": { "$ref": "#/$defs/PhasesBeforeFacts" } });
     report["$defs"]["ProcessFacts"]["properties"]["phases"] =
@@ -68,7 +76,7 @@ fn the_schemas_are_those_of_the_code() {
         report["$defs"][name] = definition.clone();
     }
     // `run` exists only if there are several processes.
-    let run = schema::<Option<ranks::RunFacts>>("run");
+    let run = schema::<Option<process::RunFacts>>("run");
     report["properties"]["run"] = json!({ "$ref": "#/$defs/RunFacts" });
     for (name, definition) in run["$defs"].as_object().unwrap() {
         report["$defs"][name] = definition.clone();
@@ -76,16 +84,16 @@ fn the_schemas_are_those_of_the_code() {
     let mut wrong = Vec::new();
     for (name, schema) in [
         (process::SCHEMA, report),
-        (holders::SCHEMA, schema::<Damaged<holders::HoldersReport>>(holders::SCHEMA)),
-        (leaks::SCHEMA, schema::<Damaged<leaks::LeaksReport>>(leaks::SCHEMA)),
-        (oom::SCHEMA, schema::<Damaged<oom::OomsReport>>(oom::SCHEMA)),
-        (frag::SCHEMA, schema::<Damaged<frag::FragReport>>(frag::SCHEMA)),
-        (whatif::SCHEMA, schema::<Damaged<whatif::WhatifReport>>(whatif::SCHEMA)),
-        (fits::SCHEMA, schema::<Damaged<fits::FitsReport>>(fits::SCHEMA)),
+        (HOLDERS, schema::<Damaged<HoldersReport>>(HOLDERS)),
+        (LEAKS, schema::<Damaged<LeaksReport>>(LEAKS)),
+        (OOM, schema::<Damaged<OomsReport>>(OOM)),
+        (FRAG, schema::<Damaged<FragReport>>(FRAG)),
+        (WHATIF, schema::<Damaged<WhatifReport>>(WHATIF)),
+        (FITS, schema::<Damaged<Answer>>(FITS)),
         (run::SCHEMA, schema::<Damaged<run::RunRecord>>(run::SCHEMA)),
-        (tree::SCHEMA, schema::<Damaged<tree::TreeReport>>(tree::SCHEMA)),
-        (diff::SCHEMA, schema::<diff::DiffReport>(diff::SCHEMA)),
-        (verify::SCHEMA, schema::<verify::VerifyReport>(verify::SCHEMA)),
+        (TREE, schema::<Damaged<TreeReport>>(TREE)),
+        (DIFF, schema::<Named<DiffFacts>>(DIFF)),
+        (VERIFY, schema::<Named<VerifyReport>>(VERIFY)),
         (ps::SCHEMA, schema::<ps::PsReport>(ps::SCHEMA)),
     ] {
         check(name, &schema, &mut wrong);

@@ -4,21 +4,18 @@
 //! Changed since version 1, which was one indented object that replaced the file: the keys of the run are those of the
 //! line of the job; peaks and leaks are in the lines of the processes.
 
-mod job;
-mod process;
-mod read;
+mod records;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
-use crate::analysis::leaks::Leak;
+use crate::analysis::leaks::{Leaks, Suppressions};
+use crate::analysis::ranks::{ProcessFigures, failed, read_within};
+use crate::analysis::{Collect, Moment, Process, RolesOf, Wanted, parallel};
+use crate::trace::Trace;
 
-pub use job::{CardRecord, Ended, FailureRecord, JobRecord, WorstLeak};
-pub use process::{DeviceRecord, OomRecord, ProcessRecord};
-pub use read::{Judged, RunRecords, read, worth_reading};
+pub use records::*;
 
 pub const SCHEMA: &str = "vramtrace.run/2";
 
@@ -32,64 +29,84 @@ pub enum RunRecord<'r> {
     Job(&'r JobRecord),
 }
 
-/// As in `vramtrace leaks --json`.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct JudgedLeak {
-    /// The run fails because of it.
-    pub fails: bool,
-    /// The line that holds it, as text.
-    pub line: Option<String>,
-    #[serde(flatten)]
-    pub leak: Leak,
+/// Most failed processes of a long run that are worth their reading.
+const MOST_FAILED: usize = 8;
+
+/// The lines of a run.
+#[derive(Debug)]
+pub struct RunRecords {
+    /// In the order of the traces.
+    pub processes: Vec<ProcessRecord>,
+    pub job: JobRecord,
 }
 
-/// The best thing to try after an out-of-memory.
-#[derive(Clone, Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct AdviceRecord {
-    /// As in `vramtrace oom --json`: `setting`, `cap`, `card`, `smaller_request`, ...
-    pub what: &'static str,
-    /// A PYTORCH_CUDA_ALLOC_CONF under which the replayed run fits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub conf: Option<String>,
-    /// The same in words.
-    pub text: String,
+/// Leaks that were looked for before, in the order of the traces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Judged<'l> {
+    pub leaks: Option<&'l [Leaks]>,
+    /// The least bytes of a leak by which the run fails.
+    pub least: Option<u64>,
 }
 
-/// Names with more bytes than the others have a key of their own.
-const NAMED: usize = 24;
-
-/// Adds bytes to the sums of others by name.
-fn add(to: &mut BTreeMap<String, u64>, name: &str, bytes: u64) {
-    let sum = match to.get_mut(name) {
-        Some(sum) => sum,
-        None => to.entry(name.to_string()).or_default(),
-    };
-    *sum = sum.saturating_add(bytes);
-}
-
-/// Keeps the largest, and sums the others as `other`.
-fn bounded(mut all: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-    if all.len() <= NAMED {
-        return all;
+/// Of a run with more than `most_bytes` of traces only those processes are read in full that failed, and the one with the
+/// highest peak, up to so many bytes: the others have their summaries, and the lines say so.
+pub fn read(traces: &[Trace], judged: Judged, most_bytes: u64, ended: Ended) -> RunRecords {
+    let ranks = read_within(traces, most_bytes, &|_, _| {});
+    let mut chosen = worth_reading(traces, &ranks, most_bytes);
+    // What failed comes first.
+    chosen.sort_by_key(|index| (ranks[*index].end(), *index));
+    let mut sum = 0u64;
+    chosen.retain(|index| {
+        sum = sum.saturating_add(traces[*index].len());
+        sum <= most_bytes
+    });
+    let of_chosen: Vec<&Trace> = chosen.iter().map(|index| &traces[*index]).collect();
+    let in_full = parallel::each(&of_chosen, &|_, _| {}, |_, trace, _| in_full(trace, judged));
+    let mut processes: Vec<Option<ProcessRecord>> = traces.iter().map(|_| None).collect();
+    for (index, record) in chosen.into_iter().zip(in_full) {
+        processes[index] = Some(record);
     }
-    let mut sizes: Vec<u64> = all.values().copied().collect();
-    sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
-    let least = sizes[NAMED - 1];
-    let small = |_: &String, bytes: &mut u64| *bytes >= least;
-    let before: u64 = all.values().copied().fold(0, u64::saturating_add);
-    all.retain(small);
-    let kept: u64 = all.values().copied().fold(0, u64::saturating_add);
-    add(&mut all, "other", before - kept);
-    all
+    let processes: Vec<ProcessRecord> = processes
+        .into_iter()
+        .zip(&ranks)
+        .enumerate()
+        .map(|(index, (record, rank))| {
+            let mut record = record.unwrap_or_else(|| records::record(rank, None));
+            if let Some(leaks) = judged.leaks.and_then(|leaks| leaks.get(index)) {
+                record.leaks = Some(records::leaks(leaks, judged.least));
+            }
+            (record.run, record.job) = (ended.run.clone(), ended.job.clone());
+            record
+        })
+        .collect();
+    let job = records::of_run(&processes, &ranks, ended);
+    RunRecords { processes, job }
 }
 
-/// A part from 0 to 1, to four digits.
-fn share(part: u64, whole: u64) -> f64 {
-    (part as f64 / whole.max(1) as f64 * 10_000.0).round() / 10_000.0
+/// Indexes of the processes to be read in full, in order: of a run with more than `most_bytes` of traces those that failed,
+/// and the one with the highest peak. The others have their summaries.
+pub fn worth_reading(traces: &[Trace], ranks: &[ProcessFigures], most_bytes: u64) -> Vec<usize> {
+    if traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= most_bytes {
+        return (0..traces.len()).collect();
+    }
+    let mut chosen: Vec<usize> =
+        failed(ranks).iter().take(MOST_FAILED).map(|it| it.index).collect();
+    let highest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
+    chosen.extend(highest);
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
 }
 
-fn rounded(value: f64) -> f64 {
-    (value * 1e6).round() / 1e6
+fn in_full(trace: &Trace, judged: Judged) -> ProcessRecord {
+    let leaks = judged.leaks.is_none();
+    let roles = Some(RolesOf::Blocks);
+    let collect = Collect { roles, leaks, over_time: true, points: true, ..Collect::default() };
+    let mut process = Process::read_with(trace, Moment::End, collect, &mut |_, _| {});
+    let rules = Suppressions::default();
+    let wanted = Wanted { fatal: true, holders: true, leaks: leaks.then_some((&rules, 0)) };
+    let found = process.look_closer(trace, wanted);
+    let mut record = records::record(&ProcessFigures::of(&process), Some(&process));
+    record.leaks = found.map(|found| records::leaks(&found, judged.least));
+    record
 }
