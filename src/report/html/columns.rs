@@ -14,7 +14,6 @@
 //! | 3 memory | the same; then share (as a size), segment |
 //! | 4 mappings | end, life, size, address, device, segment, owner + 1 if it is asleep, else 0 |
 //! | 5 sums | ordinals since the last record, device * 16 + field, difference from the field's last value |
-//! | 6 lumped roles | ordinals since the last record, device * 64 + role, change of bytes, change of the count |
 //!
 //! - *end*: the difference from the end of the last record of this kind, zigzag-coded, plus 1. 0: it is
 //!   live at the end of the trace.
@@ -36,17 +35,15 @@ pub(super) enum FrameKind {
     Memory = 3,
     Mappings = 4,
     Sums = 5,
-    LumpedRoles = 6,
 }
 
 /// The number of columns of each kind.
-const COLUMNS: [(FrameKind, usize); 6] = [
+const COLUMNS: [(FrameKind, usize); 5] = [
     (FrameKind::Ticks, 1),
     (FrameKind::Blocks, 8),
     (FrameKind::Memory, 10),
     (FrameKind::Mappings, 7),
     (FrameKind::Sums, 3),
-    (FrameKind::LumpedRoles, 4),
 ];
 
 /// The most records of a frame.

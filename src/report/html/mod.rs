@@ -14,14 +14,12 @@
 
 mod columns;
 mod document;
-mod lumped;
 mod phases;
 mod recorded;
 mod recorder;
 mod records;
 mod second_pass;
 mod sleeping;
-mod sums;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -55,10 +55,8 @@ pub(super) struct OpenMapping {
 /// The writer of records.
 pub(super) struct Records<W: Write> {
     pub columns: Columns<W>,
-    /// Records of blocks that were written.
-    pub blocks: u64,
-    /// Records of driver allocations that were written.
-    pub memory: u64,
+    /// Records of blocks, and of driver allocations, that were written.
+    pub written: [u64; 2],
     /// By kind of record: blocks, memory, mappings.
     last_end: [u64; 3],
     last_address: [u64; 3],
@@ -67,7 +65,7 @@ pub(super) struct Records<W: Write> {
 impl<W: Write> Records<W> {
     pub(super) fn new(out: W) -> Records<W> {
         let columns = Columns::new(out);
-        Records { columns, blocks: 0, memory: 0, last_end: [0; 3], last_address: [0; 3] }
+        Records { columns, written: [0; 2], last_end: [0; 3], last_address: [0; 3] }
     }
 
     /// The first two columns of a record. `end`: `None` if it is live at the end of the trace.
@@ -86,56 +84,43 @@ impl<W: Write> Records<W> {
         address(std::mem::replace(&mut self.last_address[frame], now), now)
     }
 
-    fn write_block(&mut self, number: u64, open: Open, end: Option<u64>) {
-        let [since, life] = self.end_of(0, open.from, end);
-        let at = self.address(0, number);
-        let (owner, role, phase) = (open.owner.into(), open.role.index() as u64, open.phase.into());
-        let paused = paused(&open);
-        let values = [since, life, bytes(open.size), owner, at, role, phase, paused];
-        self.columns.push(FrameKind::Blocks, &values);
-        self.blocks += 1;
-    }
-
-    fn write_memory(&mut self, key: Key, open: Open, end: Option<u64>) {
-        let [since, life] = self.end_of(1, open.from, end);
-        // Keys of other spaces are no addresses.
-        let number = if key.space == Space::Device { key.number } else { 0 };
-        let at = self.address(1, number);
-        let (owner, role, phase) = (open.owner.into(), open.role.index() as u64, open.phase.into());
-        let segment = match open.segment {
-            0 => 0,
-            from => from - open.from + 1,
-        };
-        let (size, share) = (bytes(open.size), bytes(open.share));
-        let paused = paused(&open);
-        let values = [since, life, size, owner, at, role, phase, paused, share, segment];
-        self.columns.push(FrameKind::Memory, &values);
-        self.memory += 1;
-    }
-
     /// Writes a block or a driver allocation.
     pub(super) fn write(&mut self, key: Key, open: Open, end: Option<u64>) {
-        match key.space {
-            Space::Block => self.write_block(key.number, open, end),
-            _ => self.write_memory(key, open, end),
-        }
+        let (frame, kind, columns) = match key.space {
+            Space::Block => (0, FrameKind::Blocks, 8),
+            _ => (1, FrameKind::Memory, 10),
+        };
+        self.written[frame] += 1;
+        // Keys of other spaces are no addresses.
+        let is_address = matches!(key.space, Space::Block | Space::Device);
+        let [since, life] = self.end_of(frame, open.from, end);
+        let values = [
+            since,
+            life,
+            bytes(open.size),
+            open.owner.into(),
+            self.address(frame, if is_address { key.number } else { 0 }),
+            open.role.index() as u64,
+            open.phase.into(),
+            bytes(open.paused).min(u64::MAX / 2) << 1 | u64::from(open.continues),
+            bytes(open.share),
+            since_begin(open.segment, open.from),
+        ];
+        self.columns.push(kind, &values[..columns]);
     }
 
     /// Writes a mapping or a sleeping range.
     pub(super) fn write_mapping(&mut self, start: u64, open: OpenMapping, end: Option<u64>) {
         let [since, life] = self.end_of(2, open.from, end);
         let at = self.address(2, start);
-        let segment = match open.segment {
-            0 => 0,
-            from => from - open.from + 1,
-        };
+        let segment = since_begin(open.segment, open.from);
         let owner = open.asleep.map_or(0, |owner| u64::from(owner) + 1);
         let values = [since, life, bytes(open.size), at, open.device.0.into(), segment, owner];
         self.columns.push(FrameKind::Mappings, &values);
     }
 }
 
-/// The column *paused*.
-fn paused(open: &Open) -> u64 {
-    bytes(open.paused).min(u64::MAX / 2) << 1 | u64::from(open.continues)
+/// The column *segment*.
+fn since_begin(segment: u64, from: u64) -> u64 {
+    if segment == 0 { 0 } else { segment - from + 1 }
 }

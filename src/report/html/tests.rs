@@ -114,35 +114,4 @@ fn small_blocks_are_lumped_where_there_are_too_many() {
     assert_eq!([all.memory, all.lumped], [2000, 0]);
     assert_eq!([large.memory, large.lumped], [1000, 1000]);
     assert!(short.len() < whole.len(), "{} of {}", short.len(), whole.len());
-    // A frame is its kind, the number of records, and for each column its length and its bytes.
-    let number = |text: &[u8], at: &mut usize| {
-        let (mut value, mut shift) = (0u64, 0);
-        loop {
-            let byte = text[*at];
-            *at += 1;
-            value |= u64::from(byte & 127) << shift;
-            shift += 7;
-            if byte < 128 {
-                return value;
-            }
-        }
-    };
-    let mut at = 0;
-    let mut lumped = Vec::new();
-    while at < short.len() {
-        let kind = short[at] as usize;
-        at += 1;
-        number(&short, &mut at);
-        for column in 0..[0, 1, 8, 10, 7, 3, 4][kind] {
-            let end = number(&short, &mut at) as usize + at;
-            if (kind, column) == (6, 3) {
-                while at < end {
-                    let change = number(&short, &mut at);
-                    lumped.push((change >> 1) as i64 ^ -((change & 1) as i64));
-                }
-            }
-            at = end;
-        }
-    }
-    assert_eq!(lumped.iter().sum::<i64>(), 500, "what is live at the end, by role");
 }

@@ -35,16 +35,6 @@ export interface Mappings extends Records {
   asleep: Uint32Array;
 }
 
-/** By role, what is lumped: changes in order. */
-export interface LumpedRoles {
-  length: number;
-  ordinal: Uint32Array;
-  device: Uint8Array;
-  role: Uint8Array;
-  bytes: Float64Array;
-  count: Float64Array;
-}
-
 export interface Sums {
   length: number;
   ordinal: Uint32Array;
@@ -62,10 +52,9 @@ export interface Stream {
   memory: Memory;
   mappings: Mappings;
   sums: Sums;
-  lumped: LumpedRoles;
 }
 
-const COLUMNS = [0, 1, 8, 10, 7, 3, 4];
+const COLUMNS = [0, 1, 8, 10, 7, 3];
 
 /** The number at a place, and where the next one is. */
 let next = 0;
@@ -166,7 +155,7 @@ function blocksOf(n: number): Blocks {
 export function decode(bytes: Uint8Array): Stream {
   const all = frames(bytes);
   const many = (kind: number) => all.filter((f) => f.kind === kind).reduce((n, f) => n + f.records, 0);
-  const [, last, ofBlocks, ofMemory, ofMappings, ofSums, ofLumped] = [0, 1, 2, 3, 4, 5, 6].map(many);
+  const [, last, ofBlocks, ofMemory, ofMappings, ofSums] = [0, 1, 2, 3, 4, 5].map(many);
   const stream: Stream = {
     last,
     time: f64(last + 1),
@@ -174,14 +163,12 @@ export function decode(bytes: Uint8Array): Stream {
     memory: { ...blocksOf(ofMemory), share: f64(ofMemory), segment: u32(ofMemory) },
     mappings: { ...records(ofMappings), device: u8(ofMappings), segment: u32(ofMappings), asleep: u32(ofMappings) },
     sums: { length: ofSums, ordinal: u32(ofSums), device: u8(ofSums), field: u8(ofSums), value: f64(ofSums) },
-    lumped: { length: ofLumped, ordinal: u32(ofLumped), device: u8(ofLumped), role: u8(ofLumped), bytes: f64(ofLumped), count: f64(ofLumped) },
   };
-  const at = [0, 0, 0, 0, 0, 0, 0];
+  const at = [0, 0, 0, 0, 0, 0];
   const end = [0, 0, 0, 0, 0];
   const address = [0, 0, 0, 0, 0];
   let time = 0;
   let ordinal = 0;
-  let bin = 0;
   const known = new Map<number, number>();
   const most = all.reduce((n, frame) => Math.max(n, frame.records), 0);
   const columns = Array.from({ length: 10 }, () => new Float64Array(most));
@@ -231,17 +218,6 @@ export function decode(bytes: Uint8Array): Stream {
         into.device[to] = e[n];
         into.segment[to] = f[n] && f[n] - 1 + into.start[to];
         into.asleep[to] = g[n];
-      }
-    } else if (kind === 6) {
-      const into = stream.lumped;
-      for (let n = 0; n < records; n++) {
-        const to = first + n;
-        bin += a[n];
-        into.ordinal[to] = bin;
-        into.device[to] = Math.floor(b[n] / 64);
-        into.role[to] = b[n] % 64;
-        into.bytes[to] = signed(c[n]);
-        into.count[to] = signed(d[n]);
       }
     } else {
       const into = stream.sums;

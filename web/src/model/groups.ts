@@ -216,10 +216,7 @@ export class Stack {
     all[this.free] += model.sums[Field.Outside].of(ordinal);
     if (model.hasBlocks) all[this.free] -= lumped;
     all[this.free] = Math.max(0, all[this.free]);
-    if (lumped > 0 && this.ofRole && model.hasLumpedRoles) {
-      const { bytes } = model.lumpedByRole(ordinal);
-      for (let role = 0; role < bytes.length; role++) all[this.shift + this.ofRole[role]] += bytes[role];
-    } else all[this.free + 1] = lumped;
+    all[this.free + 1] = lumped;
     all[this.free + 2] = model.sums[Field.Contexts].of(ordinal);
     const top = model.top(ordinal);
     let sum = 0;

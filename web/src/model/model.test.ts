@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
 import { LIVE, type Stream } from "../data/stream.ts";
 import { Stack } from "./groups.ts";
-import { after, Model } from "./model.ts";
+import { after, LUMPED, Model } from "./model.ts";
 import { byRole, holders, moment } from "./moment.ts";
 
 const MIB = 2 ** 20;
@@ -32,7 +32,6 @@ function made(): Model {
       segment: Uint32Array.from(memory, (row) => row[5]),
     },
     mappings: { ...records([]), device: new Uint8Array(0), segment: new Uint32Array(0), asleep: new Uint32Array(0) },
-    lumped: { length: 0, ordinal: new Uint32Array(0), device: new Uint8Array(0), role: new Uint8Array(0), bytes: new Float64Array(0), count: new Float64Array(0) },
     sums: {
       length: 3,
       ordinal: Uint32Array.from([1, 5, 5]),
@@ -129,7 +128,7 @@ test("moments by time are those of the command", () => {
   expect(after([1, 1, 3], 1)).toBe(2);
 });
 
-test("lumped blocks are in their roles, and their sum is exact", () => {
+test("lumped blocks are one sum, in no role", () => {
   const { stream, page, facts } = made();
   const sums = {
     length: 5,
@@ -138,21 +137,8 @@ test("lumped blocks are in their roles, and their sum is exact", () => {
     field: Uint8Array.from([0, 7, 8, 0, 1]),
     value: Float64Array.from([20 * MIB, 3001, 7, 26 * MIB, 30 * MIB]),
   };
-  // 2000 of weights and 1000 of unknown near the moment; the weights go at 5.
-  const lumped = {
-    length: 3,
-    ordinal: Uint32Array.from([0, 0, 5]),
-    device: new Uint8Array(3),
-    role: Uint8Array.from([0, 1, 0]),
-    bytes: Float64Array.from([2000, 1000, -2000]),
-    count: Float64Array.from([4, 2, -4]),
-  };
-  const model = new Model({ ...stream, sums, lumped }, page, facts, 0);
-  expect(model.lumpedByRole(3)).toEqual({ bytes: [2001, 1000, 0], count: [5, 2, 0] });
-  expect(model.lumpedByRole(5)).toEqual({ bytes: [0, 3001, 0], count: [0, 7, 0] });
-  const roles = byRole(model, moment(model, 3)).map((of) => [of.role, of.bytes, of.count]);
-  expect(roles).toContainEqual(["weights", 8 * MIB + 2001, 6]);
+  const model = new Model({ ...stream, sums }, page, facts, 0);
+  expect(byRole(model, moment(model, 3)).map((of) => [of.role, of.bytes, of.count])).toContainEqual([LUMPED, 3001, 7]);
   const stack = new Stack(model, "role");
-  const weights = stack.groups.findIndex((group) => group.name === "weights");
-  expect(stack.at(3)[weights]).toBe(8 * MIB + 2001);
+  expect(stack.at(3)[stack.groups.findIndex((group) => group.name === LUMPED)]).toBe(3001);
 });

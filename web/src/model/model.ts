@@ -126,50 +126,6 @@ export class Model {
     return new Steps(at, value);
   }
 
-  private readonly lumpedRoles: [Steps, Steps][] = [];
-
-  /** Of each role, bytes and count of what is lumped, after some moments. */
-  private lumped(): [Steps, Steps][] {
-    const { lumpedRoles, page, stream, device } = this;
-    if (lumpedRoles.length || stream.lumped.length === 0) return lumpedRoles;
-    const { lumped } = stream;
-    page.roles.forEach((_, role) => {
-      const here: number[] = [];
-      for (let n = 0; n < lumped.length; n++) {
-        if (lumped.device[n] === device && lumped.role[n] === role) here.push(n);
-      }
-      const at = Uint32Array.from(here, (n) => lumped.ordinal[n]);
-      const summed = (by: Float64Array) => {
-        let sum = 0;
-        return Float64Array.from(here, (n) => (sum += by[n]));
-      };
-      lumpedRoles.push([new Steps(at, summed(lumped.bytes)), new Steps(at, summed(lumped.count))]);
-    });
-    return lumpedRoles;
-  }
-
-  /** What is lumped at a moment, by role: the parts are those near the moment, their sum is exact. */
-  lumpedByRole(ordinal: number): { bytes: number[]; count: number[] } {
-    const share = (all: Steps[], whole: number) => {
-      const near = all.map((steps) => Math.max(0, steps.of(ordinal)));
-      const sum = near.reduce((sum, one) => sum + one, 0);
-      const parts = near.map((one) => (sum > 0 ? Math.floor((one / sum) * whole) : 0));
-      const rest = whole - parts.reduce((sum, one) => sum + one, 0);
-      const to = sum > 0 ? near.indexOf(Math.max(...near)) : this.page.roles.indexOf("unknown");
-      if (to >= 0) parts[to] += rest;
-      return parts;
-    };
-    const all = this.lumped();
-    return {
-      bytes: share(all.map(([bytes]) => bytes), this.sums[Field.Lumped].of(ordinal)),
-      count: share(all.map(([, count]) => count), this.sums[Field.LumpedCount].of(ordinal)),
-    };
-  }
-
-  get hasLumpedRoles(): boolean {
-    return this.stream.lumped.length > 0;
-  }
-
   /** By counting: there are few more ordinals than changes. */
   private ordered(): Changes {
     const { blocks, memory, owned } = this;
@@ -243,8 +199,6 @@ export class Model {
     for (const of of [this.blocks, this.memory]) {
       for (let n = 0; n < of.length; n++) if (this.owned[of.owner[n]]) known[of.role[n]] = 1;
     }
-    const { lumped } = this.stream;
-    for (let n = 0; n < lumped.length; n++) if (lumped.device[n] === this.device) known[lumped.role[n]] = 1;
     this.knownRoles = known;
     return known;
   }

@@ -1,7 +1,7 @@
 // What is live at one moment: by holder, by segment.
 
 import type { Model } from "./model.ts";
-import { after, Field, FREE_CACHE, SMALL } from "./model.ts";
+import { after, Field, FREE_CACHE, LUMPED, SMALL } from "./model.ts";
 
 export interface Held {
   holder: number;
@@ -173,10 +173,7 @@ export function byRole(model: Model, at: Moment): OfRole[] {
   };
   eachLive(model, at, (_, role, bytes) => add(role, bytes, 1));
   if (at.freeBytes > 0) add(roles.indexOf(FREE_CACHE), at.freeBytes, at.freeCount);
-  if (at.lumped > 0) {
-    const lumped = model.lumpedByRole(at.ordinal);
-    lumped.bytes.forEach((bytes, role) => add(role, bytes, lumped.count[role]));
-  }
+  if (at.lumped > 0) all.push({ role: LUMPED, bytes: at.lumped, count: at.lumpedCount });
   const order = new Map(all.map((of, n) => [of.role, n]));
   return all
     .filter((of) => of.count > 0)

@@ -202,17 +202,6 @@ export class Who implements View {
       const figures = { bytes, count, paused, allocations: 0, churn: 0, lifetime: 0 };
       held.set(name, { id, name, filter: { what, name }, library, caller: "", role: "", ...figures });
     };
-    if (list === "role" && model.hasLumpedRoles) {
-      if (at.lumped === 0) return [...held.values()];
-      const { bytes, count } = model.lumpedByRole(at.ordinal);
-      model.page.roles.forEach((role, n) => {
-        if (bytes[n] === 0 || (wanted && filter?.name !== role)) return;
-        const one = row(role, "");
-        one.bytes += bytes[n];
-        one.count += count[n];
-      });
-      return [...held.values()];
-    }
     const small = list === "line" ? model.holderName(SMALL) : LUMPED;
     other(small, list === "line" ? "unknown" : small, SMALL, at.lumped, at.lumpedCount);
     return [...held.values()];

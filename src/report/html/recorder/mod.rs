@@ -1,9 +1,7 @@
 //! The observer that writes the events of a replay as columns.
 
-mod asleep;
 mod observer;
 mod opened;
-mod taken;
 
 use std::collections::hash_map::Entry;
 use std::io::Write;
@@ -11,16 +9,14 @@ use std::io::Write;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind, Space, Stamped, ThreadId};
 
+use self::observer::Taken;
 use self::opened::Opened;
-use self::taken::Taken;
 use super::columns::{FrameKind, zigzag};
-use super::lumped::Lumped;
 use super::recorded::{MOST_MARKS, Owner, OwnerKind, PageMark, Recorded};
 use super::records::{Open, Records};
 use super::sleeping::Mapped;
-use super::sums::{Field, Sums, Values};
 use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
-use crate::replay::{ByDevice, Key, Live};
+use crate::replay::{ByDevice, DeviceState, Key, Live};
 use crate::trace::Definitions;
 
 /// Ended records whose role is not yet known, by key and time of allocation, with the ordinals of their
@@ -30,6 +26,44 @@ type Ended = FxHashMap<(Key, u64), Parts>;
 
 /// The ended records of one allocation, in order, each with the ordinal of its end. Nearly all have one.
 type Parts = ((Open, Option<u64>), Vec<(Open, Option<u64>)>);
+
+/// The number of sums of a device that the columns have.
+const FIELDS: usize = 10;
+
+/// The sums of one device while it is recorded.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    /// The values that were written last.
+    written: [u64; FIELDS],
+    /// Bytes of live blocks that are not listed one by one.
+    lumped: u64,
+    /// The number of these blocks.
+    lumped_count: u64,
+    /// The ordinal of the highest peak.
+    peak: Option<u64>,
+    /// The highest value so far of all allocations, or of lumped ones.
+    highest: u64,
+}
+
+impl Sums {
+    /// The current values, in the order of `Field` in `web/`.
+    fn values(&self, state: &DeviceState) -> [u64; FIELDS] {
+        let cap_and_1 = state.cap_bytes.map_or(0, |cap| cap.saturating_add(1));
+        [
+            state.live_bytes,
+            state.process_bytes().unwrap_or(0),
+            state.context_bytes,
+            state.kind(Kind::Managed).live_bytes,
+            cap_and_1,
+            // The page shows only memory that is mapped on the card.
+            state.cache.reserved_resident(),
+            state.cache.outside,
+            self.lumped,
+            self.lumped_count,
+            state.cache.reserved_paused,
+        ]
+    }
+}
 
 /// Writes one process.
 pub(super) struct Recorder<'d, W: Write> {
@@ -41,7 +75,6 @@ pub(super) struct Recorder<'d, W: Write> {
     open: Opened,
     mapped: Mapped,
     taken: Taken,
-    lumped: Lumped,
     /// The bytes without physical memory of each lumped block.
     paused_lumped: FxHashMap<Key, u64>,
     roles: RoleObserver<'d>,
@@ -77,7 +110,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             open: Opened::default(),
             mapped: Mapped::default(),
             taken: Taken::default(),
-            lumped: Lumped::default(),
             paused_lumped: FxHashMap::default(),
             roles: roles.observer(),
             known_roles: Vec::new(),
@@ -97,13 +129,12 @@ impl<'d, W: Write> Recorder<'d, W> {
         self.take_roles();
         self.close_all(None);
         self.write_ended();
-        std::mem::take(&mut self.lumped).write(&mut self.records);
         self.found.phases.close(self.ordinal);
         self.found.last = self.ordinal;
         for (device, sums) in &self.sums {
             self.found.peaks.extend(sums.peak.map(|ordinal| (device.0, ordinal)));
         }
-        (self.found.blocks, self.found.memory) = (self.records.blocks, self.records.memory);
+        [self.found.blocks, self.found.memory] = self.records.written;
         Ok((self.found, self.records.columns.finish()?))
     }
 
@@ -170,7 +201,6 @@ impl<'d, W: Write> Recorder<'d, W> {
         self.roles.take(&mut known);
         for Allocation { key, live, role, freed, .. } in known.drain(..) {
             if self.is_lumped(&live) {
-                self.lumped.set_role((key, live.time_ns), role);
                 continue;
             }
             let ended = self.ended.remove(&(key, live.time_ns));
@@ -232,14 +262,8 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     /// Adds a small allocation to the sums, or removes it.
-    fn lump(&mut self, key: Key, live: &Live, bytes: u64, comes: bool) {
+    fn lump(&mut self, live: &Live, bytes: u64, comes: bool) {
         // These events get no ordinals, because they are too many. They belong to the last ordinal.
-        let now = self.ordinal;
-        let of = (key, live.time_ns);
-        match comes {
-            true => self.lumped.made(of, live.device, bytes, now),
-            false => self.lumped.freed(of, now),
-        }
         self.found.lumped += u64::from(comes);
         let sums = self.sums.of(live.device);
         let change = |sum: u64, by: u64| match comes {
@@ -262,27 +286,23 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     /// Writes the sums that changed. `coarse`: small changes are left out.
-    fn write_sums(&mut self, at: &Stamped, device: DeviceId, values: Values, coarse: bool) {
+    fn write_sums(&mut self, at: &Stamped, device: DeviceId, values: [u64; FIELDS], coarse: bool) {
         let sums = self.sums.of(device);
-        let is_large = |field: Field| matches!(field, Field::Live | Field::Lumped);
-        let large = values.iter().filter(|(field, _)| is_large(*field)).map(|(_, value)| *value);
-        sums.highest = large.fold(sums.highest, u64::max);
+        sums.highest = sums.highest.max(sums.lumped).max(values[0]);
         // Frees and allocations of lumped blocks change sums too. Writing each of these changes would
         // make the stream as long as without lumping.
         let least = if coarse { sums.highest / 4096 } else { 0 };
-        let written = sums.written;
-        let differs = |(field, value): &(Field, u64)| {
-            let before = written[*field as usize];
-            before != *value && before.abs_diff(*value) >= least
-        };
-        for (field, value) in values.into_iter().filter(differs) {
+        for (field, value) in values.into_iter().enumerate() {
+            let before = self.sums.of(device).written[field];
+            if before == value || before.abs_diff(value) < least {
+                continue;
+            }
             let ordinal = self.tick(at);
             let since = ordinal - self.last_sum;
             self.last_sum = ordinal;
             let which = u64::from(device.0) * 16 + field as u64;
-            let before = written[field as usize];
             self.records.columns.push(FrameKind::Sums, &[since, which, zigzag(before, value)]);
-            self.sums.of(device).written[field as usize] = value;
+            self.sums.of(device).written[field] = value;
         }
     }
 }
@@ -302,7 +322,7 @@ impl<W: Write> Recorder<'_, W> {
             return;
         }
         if self.is_lumped(live) {
-            self.lump(key, live, live.share(), true);
+            self.lump(live, live.share(), true);
             return;
         }
         let owner = (live.stack, OwnerKind::Allocated(live.kind), live.device);
@@ -316,7 +336,7 @@ impl<W: Write> Recorder<'_, W> {
         }
         let Some(open) = self.open.remove(&key) else {
             let paused = self.paused_lumped.remove(&key).unwrap_or(0);
-            self.lump(key, live, live.share().saturating_sub(paused), false);
+            self.lump(live, live.share().saturating_sub(paused), false);
             return;
         };
         let end = self.tick(at);

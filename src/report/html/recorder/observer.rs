@@ -1,10 +1,19 @@
 //! Turns each event of the replay into records, marks and sums of the page.
+//!
+//! What the driver takes for itself has a record for each call that made it take memory, which ends and continues with
+//! other bytes when these change. So does memory that is unmapped during a sleep, and that has another owner afterwards.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
-use vramtrace_format::{DeviceId, Mark, Refused, RefusedBy, Space, StackId, Stamped, Took};
+use vramtrace_format::{
+    Cause, DeviceId, Kind, Mark, Refused, RefusedBy, SiteId, Space, StackId, Stamped, Took,
+};
 
+use super::super::recorded::OwnerKind;
+use super::super::records::Open;
 use super::Recorder;
+use crate::analysis::roles::Role;
 use crate::replay::{
     AllocCause, Asleep, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer, State,
 };
@@ -137,7 +146,6 @@ impl<W: Write> Observer for Recorder<'_, W> {
         self.roles.observer().on_history_gap(at);
         self.take_roles();
         self.found.phases.close(ordinal);
-        self.lumped.end_all(ordinal);
         for sums in self.sums.values_mut() {
             (sums.lumped, sums.lumped_count) = (0, 0);
         }
@@ -154,6 +162,124 @@ impl<W: Write> Observer for Recorder<'_, W> {
         self.resume_taken(at, state);
         if let Some(gap) = self.found.gaps.last_mut() {
             gap.1 = ordinal;
+        }
+    }
+}
+
+impl<W: Write> Recorder<'_, W> {
+    /// Ends a record and begins its continuation at the ordinal `now`. A record that began at `now` is
+    /// returned as it is.
+    pub(super) fn continue_record(&mut self, key: Key, open: Open, now: u64) -> Open {
+        if open.from == now {
+            return open;
+        }
+        self.end(key, open, Some(now));
+        open.continued_from(now)
+    }
+
+    /// Adds a range that is unmapped during a sleep, with its owner.
+    pub(super) fn put_asleep(&mut self, now: u64, asleep: &Asleep, segment: bool) {
+        let device = asleep.owner.device;
+        let owner = self.owner((asleep.owner.stack, OwnerKind::Allocated(Kind::Vmm), device));
+        self.mapped.put_mapping(
+            now,
+            asleep.address,
+            (asleep.size, 0),
+            device,
+            segment,
+            Some(owner),
+        );
+    }
+
+    /// A range is mapped again after a sleep: the bytes of the object belong to the owner that had the
+    /// range before.
+    pub(super) fn restore_owner(&mut self, now: u64, mapping: &Mapping) {
+        let key = Key::object(mapping.object);
+        let (Some(woken), Some(open)) = (mapping.woken, self.open.get(&key).copied()) else {
+            return;
+        };
+        let (_, kind, device) = self.found.owners[open.owner as usize];
+        let owner = self.owner((woken.owner.stack, kind, device));
+        let open = self.continue_record(key, open, now);
+        if mapping.size >= open.share {
+            self.open.insert(key, Open { owner, ..open });
+            return;
+        }
+        let rest = open.share - mapping.size;
+        self.open.insert(key, Open { share: rest, ..open });
+        let part = Open { owner, share: mapping.size, size: mapping.size, ..open };
+        self.mapped.put_part(key, mapping.address, part);
+    }
+
+    /// Ends the mappings in `[start, end)`. Objects that were mapped there belong to their makers again.
+    /// Returns whether one of the mappings was a framework's segment.
+    pub(super) fn unmapped(&mut self, now: u64, start: u64, end: u64) -> bool {
+        let gone = self.mapped.cut(&mut self.records, now, start, end);
+        for object in gone.objects {
+            let key = Key::object(object);
+            if let Some(open) = self.open.get(&key).copied()
+                && open.owner != open.maker
+            {
+                let open = self.continue_record(key, open, now);
+                self.open.insert(key, Open { owner: open.maker, ..open });
+            }
+        }
+        for (key, address, open) in self.mapped.parts_in(start, end) {
+            let open = self.continue_record(key, open, now);
+            self.mapped.put_part(key, address, Open { owner: open.maker, ..open });
+        }
+        gone.segment
+    }
+}
+
+type Call = (DeviceId, Cause, SiteId, StackId, u32);
+
+/// The open records of each device.
+pub(super) type Taken = BTreeMap<Call, Open>;
+
+/// A key without an address.
+const KEY: Key = Key { space: Space::Vmm, number: 0 };
+
+impl<W: Write> Recorder<'_, W> {
+    pub(super) fn took(&mut self, at: &Stamped, took: &Took) {
+        let now = self.tick(at);
+        let call = (took.device, took.cause, took.site, took.stack, took.name);
+        let open = self.taken.remove(&call);
+        let before = open.map_or(0, |open| open.share);
+        let bytes = before.saturating_add_signed(took.delta);
+        if let Some(open) = open.filter(|open| open.from < now) {
+            self.records.write(KEY, open, Some(now));
+        }
+        if bytes > 0 {
+            let open = self.open_taken(at, call, bytes);
+            self.taken.insert(call, open);
+        }
+    }
+
+    fn open_taken(&mut self, at: &Stamped, call: Call, bytes: u64) -> Open {
+        let (device, cause, _, stack, _) = call;
+        let owner = (stack, OwnerKind::Driver(cause), device);
+        let open = self.record(at, at.thread, owner, bytes);
+        Open { role: Role::of_cause(cause), ..open }
+    }
+
+    /// Ends all records. `end`: `None` at the end of the trace.
+    pub(super) fn close_taken(&mut self, end: Option<u64>) {
+        for open in std::mem::take(&mut self.taken).into_values() {
+            self.records.write(KEY, open, end);
+        }
+    }
+
+    /// After missing events: what a checkpoint lists.
+    pub(super) fn resume_taken(&mut self, at: &Stamped, state: &State) {
+        let end = Some(self.tick(at));
+        self.close_taken(end);
+        for (device, sums) in &state.devices {
+            for (maker, bytes) in sums.driver_own.makers() {
+                let call = (*device, maker.cause, maker.site, maker.stack, maker.name);
+                let open = self.open_taken(at, call, bytes);
+                self.taken.insert(call, open);
+            }
         }
     }
 }
