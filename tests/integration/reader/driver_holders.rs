@@ -79,7 +79,7 @@ fn on_page(trace: &Path, kind: &str) -> u64 {
     output(&["report", "--html", "-o", file.to_str().unwrap()], trace);
     let page = std::fs::read_to_string(file).unwrap();
     let facts: Value = serde_json::from_slice(&section(&page, "facts")).unwrap();
-    let process = &facts["runs"][0]["processes"][0];
+    let process = &facts["processes"][0];
     let live = live_on_page(&section(&page, "stream-0")).into_iter();
     let of_kind = live.filter(|(owner, _)| {
         let holder = process["owners"][owner][3].as_u64().unwrap() as usize;

@@ -116,7 +116,6 @@ fn a_link_of_another_user_is_not_followed() {
         "run --out shared/d/new/%p.vtrace -- true",
         "demo --out shared/d/new",
         "pack t.vtrace -o shared/d/new/",
-        "metrics --listen unix:shared/d/socket",
     ] {
         place.refused(line, theirs);
     }
