@@ -1,7 +1,7 @@
 //! Finds the libraries of vramtrace, and makes a path that LD_PRELOAD can hold: there spaces and colons separate
 //! entries and `$` begins a token of the loader.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ fn place_of(name: &str) -> Result<PathBuf, Failure> {
             ))
         });
     }
-    let executable = std::env::current_exe()?.canonicalize()?;
+    let executable = own_executable()?.canonicalize()?;
     let beside = executable.parent().unwrap_or(Path::new("/"));
     let places = [beside.join(name), beside.join("../lib").join(name)];
     let found = places.iter().find_map(|place| place.canonicalize().ok());
@@ -71,6 +71,21 @@ fn place_of(name: &str) -> Result<PathBuf, Failure> {
             beside.display(),
             if name == SHIM { ", or name it in VRAMTRACE_LIB" } else { "" }
         ))
+    })
+}
+
+/// The path of this command. Without /proc it is the one that exec was given.
+fn own_executable() -> std::io::Result<PathBuf> {
+    std::env::current_exe().or_else(|error| {
+        // SAFETY: the kernel gives the address of a text that lives as long as the process, or 0.
+        let path = unsafe {
+            let address = libc::getauxval(libc::AT_EXECFN) as *const libc::c_char;
+            if address.is_null() {
+                return Err(error);
+            }
+            CStr::from_ptr(address)
+        };
+        std::path::absolute(OsStr::from_bytes(path.to_bytes()))
     })
 }
 

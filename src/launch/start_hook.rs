@@ -48,9 +48,9 @@ impl StartHook {
                  vramtrace elsewhere"
             )));
         };
-        let module = MODULE
-            .replace("@LIBRARY@", library)
-            .replace("@ALWAYS@", if always { "1" } else { "0" });
+        // Python takes a compiled module of the same second and length for this one's: with and without, the lengths differ.
+        let always = if always { "1" } else { "" };
+        let module = MODULE.replace("@LIBRARY@", library).replace("@ALWAYS@", always);
         self.check()?;
         put(&self.module, &module)?;
         put(&self.caller, &self.text)?;
