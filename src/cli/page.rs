@@ -24,10 +24,6 @@ pub struct PageArgs {
     /// Replace an existing file
     #[arg(long, requires = "html")]
     force: bool,
-    /// Compare with another run, the one before: a trace, a run's directory, or a PyTorch snapshot;
-    /// the text ends with what changed, as `vramtrace diff` prints it
-    #[arg(long, value_name = "TRACE", conflicts_with_all = ["html", "json", "by", "ordinal"])]
-    pub against: Vec<PathBuf>,
 }
 
 /// Writes the page. With `hints` it names the file and its size on stderr.

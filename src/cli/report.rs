@@ -30,7 +30,6 @@ Examples:
   vramtrace report --by phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
   vramtrace report --html -o run.html                  one page to look at, without a network
-  vramtrace report B/ --against A/                     and what changed since A
   vramtrace report --fail-on refusal                   exit 1 if a request was refused")]
 pub struct Args {
     #[command(flatten)]
@@ -158,8 +157,7 @@ pub fn run(args: Args) -> Outcome {
         true => print(&as_json(&processes, &ranks, &parts, args.entries())?)?,
         false => {
             let ranks = several.then_some(&ranks[..]);
-            let text = as_text(&args, &found, (&processes, ranks), &parts, moment);
-            print_text(&format!("{text}{}", changes(&args)?))?;
+            print_text(&as_text(&args, &found, (&processes, ranks), &parts, moment))?;
         }
     }
     Ok(status(&args.fail_on, &figures.unwrap_or(ranks)))
@@ -207,19 +205,6 @@ fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<ProcessFigures>, Fail
         rank.devices.retain(|device, _| args.device.includes(*device));
     }
     Ok(ranks)
-}
-
-/// What changed since the run of --against. Empty without one.
-fn changes(args: &Args) -> Result<String, Failure> {
-    /// Lines that are listed without --top.
-    const TOP: usize = 5;
-    match &args.page.against[..] {
-        [] => Ok(String::new()),
-        against => {
-            let how = (args.at, args.top.unwrap_or(TOP));
-            Ok(format!("\n{}", super::diff::of_runs(against, &args.processes, how)?))
-        }
-    }
 }
 
 /// The process that ran out of memory first, with its post-mortems.

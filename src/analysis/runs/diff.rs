@@ -1,7 +1,7 @@
 //! Compares two runs, or two moments of one run: the changes by role, by library and by line.
 //!
-//! The input is a [`Usage`] of each: the bytes of its devices at one moment, by lines with the names of
-//! file and function. These names are the same in other runs, so a saved usage serves as a baseline.
+//! The input is the [`DeviceUse`]s of each: the bytes at one moment, by lines with the names of file and function, which are
+//! the same in other runs.
 //! Memory in use is compared; the free part of a framework's segments is listed separately.
 //!
 //! Lines with the same file, function and number are compared. The others are compared by function, where it has lines
@@ -10,21 +10,15 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use vramtrace_format::DeviceId;
 
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{GroupBy, Holder, NamedHoldings, Process, StackClassifier};
 use crate::symbols::{Frame, base_name};
 
-/// The usage of all processes and devices of a run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
-    pub places: Vec<DeviceUse>,
-}
-
 /// The usage of one device by one process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceUse {
     pub rank: Option<u32>,
     /// Index of a process without a rank, in the order in which these began.
@@ -32,8 +26,6 @@ pub struct DeviceUse {
     pub device: Option<u8>,
     /// The peak of driver memory in the run.
     pub peak_bytes: u64,
-    /// The moment of all figures below, since the start of the trace.
-    pub at_seconds: f64,
     /// Held memory without the free part of a framework's cache.
     pub in_use_bytes: u64,
     pub free_in_cache_bytes: u64,
@@ -43,16 +35,14 @@ pub struct DeviceUse {
     pub lines: Vec<LineUse>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LineUse {
-    #[serde(flatten)]
     pub name: LineName,
     pub bytes: u64,
-    pub count: u64,
 }
 
 /// The names that identify a line in any run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineName {
     pub library: String,
@@ -63,7 +53,7 @@ pub struct LineName {
     /// The program's line that called it, `train.py:41 main`. Empty: none.
     pub called_from: String,
     /// What the driver took the memory for: `graphs`, `modules`. Empty: it was allocated.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub driver_memory: String,
 }
 
@@ -104,7 +94,7 @@ impl DeviceUse {
     ) -> Vec<DeviceUse> {
         let classifier = StackClassifier::new(&who.symbols, &process.header);
         let holders = classifier.holders(&who.live, GroupBy::Line);
-        let place = |(device, at_ns): (&DeviceId, &u64)| {
+        let place = |device: &DeviceId| {
             let here = || holders.iter().filter(|holder| holder.device == *device);
             let bytes = |holder: &Holder| (!holder.stack.is_free_cache()).then_some(holder.bytes);
             let in_use = here().filter_map(bytes).fold(0, u64::saturating_add);
@@ -117,14 +107,13 @@ impl DeviceUse {
                 process: process_index,
                 device: (*device != DeviceId::UNKNOWN).then_some(device.0),
                 peak_bytes: peak,
-                at_seconds: *at_ns as f64 / 1e9,
                 in_use_bytes: in_use,
                 free_in_cache_bytes: all - in_use,
                 roles: of_roles.map(|(role, held)| (role.name().to_string(), held.bytes)).collect(),
                 lines: here().filter(|holder| !holder.stack.is_free_cache()).map(line).collect(),
             }
         };
-        who.live.at_ns.iter().map(place).filter(|place| place.in_use_bytes > 0).collect()
+        who.live.at_ns.keys().map(place).filter(|place| place.in_use_bytes > 0).collect()
     }
 
     /// `rank 3, GPU 0`.
@@ -143,7 +132,7 @@ fn line(holder: &Holder) -> LineUse {
         Some(place) => format!("{place} {}", frame.function),
         None => frame.function.to_string(),
     };
-    let Holder { stack, library, driver_memory, bytes, count, .. } = holder;
+    let Holder { stack, library, driver_memory, bytes, .. } = holder;
     let file = stack.lead().map(|frame| base_name(&frame.file).to_string());
     let name = LineName {
         library: library.clone().unwrap_or_default(),
@@ -156,7 +145,7 @@ fn line(holder: &Holder) -> LineUse {
         called_from: stack.caller().map(words).unwrap_or_default(),
         driver_memory: driver_memory.map(|cause| cause.name().to_string()).unwrap_or_default(),
     };
-    LineUse { name, bytes: *bytes, count: *count }
+    LineUse { name, bytes: *bytes }
 }
 
 /// Bytes before and after.
@@ -264,26 +253,18 @@ impl Difference {
 }
 
 /// The changes of each device. A device that only one usage has is compared with an empty one.
-pub fn compare(before: &Usage, after: &Usage) -> Vec<Difference> {
+pub fn compare(before: &[DeviceUse], after: &[DeviceUse]) -> Vec<Difference> {
     let same = |one: &DeviceUse, other: &DeviceUse| {
         let process = one.rank.is_some() || one.process == other.process;
         one.rank == other.rank && process && one.device == other.device
     };
     let none = DeviceUse::default();
-    let mut all: Vec<Difference> = after
-        .places
-        .iter()
-        .map(|place| {
-            let earlier = before.places.iter().find(|of| same(of, place));
-            difference(earlier.unwrap_or(&none), place, place.name())
-        })
-        .collect();
-    for gone in &before.places {
-        if !after.places.iter().any(|place| same(place, gone)) {
-            all.push(difference(gone, &none, gone.name()));
-        }
-    }
-    all
+    let kept = after.iter().map(|place| {
+        let earlier = before.iter().find(|of| same(of, place));
+        difference(earlier.unwrap_or(&none), place, place.name())
+    });
+    let gone = before.iter().filter(|gone| !after.iter().any(|place| same(place, gone)));
+    kept.chain(gone.map(|gone| difference(gone, &none, gone.name()))).collect()
 }
 
 fn difference(before: &DeviceUse, after: &DeviceUse, name: String) -> Difference {
@@ -359,7 +340,7 @@ fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
 mod tests {
     use super::*;
 
-    fn usage(lines: &[(&str, u32, u64)]) -> Usage {
+    fn usage(lines: &[(&str, u32, u64)]) -> Vec<DeviceUse> {
         let line = |(function, line, bytes): &(&str, u32, u64)| LineUse {
             name: LineName {
                 library: "PyTorch".into(),
@@ -370,7 +351,6 @@ mod tests {
                 driver_memory: String::new(),
             },
             bytes: *bytes,
-            count: 1,
         };
         let lines: Vec<LineUse> = lines.iter().map(line).collect();
         let in_use_bytes = lines.iter().map(|line| line.bytes).sum();
@@ -381,7 +361,7 @@ mod tests {
             lines,
             ..DeviceUse::default()
         };
-        Usage { places: vec![place] }
+        vec![place]
     }
 
     #[test]
@@ -413,7 +393,7 @@ mod tests {
     #[test]
     fn a_line_that_came_or_went_stands_by_itself() {
         let after = usage(&[("step", 43, 500), ("step", 44, 1000)]);
-        for (before, after) in [(&Usage::default(), &after), (&after, &Usage::default())] {
+        for (before, after) in [(&vec![], &after), (&after, &vec![])] {
             let all = compare(before, after);
             let lines = all[0].lines.iter().map(|line| (line.name.line, line.bytes.bytes().abs()));
             assert_eq!(lines.collect::<Vec<_>>(), [(Some(44), 1000), (Some(43), 500)]);
@@ -430,8 +410,8 @@ mod tests {
         let mut now = before.clone();
         for (kind, bytes) in [("graphs", 300), ("modules", 20)] {
             let name = LineName { driver_memory: kind.into(), ..LineName::default() };
-            now.places[0].lines.push(LineUse { name, bytes, count: 1 });
-            now.places[0].in_use_bytes += bytes;
+            now[0].lines.push(LineUse { name, bytes });
+            now[0].in_use_bytes += bytes;
         }
         let all = compare(&before, &now);
         assert_eq!(all[0].in_use.bytes(), 320);
@@ -452,15 +432,15 @@ mod tests {
         }
         let large = usage(&[("forward", 1, 1 << 63)]);
         let mut twice = large.clone();
-        let line = twice.places[0].lines[0].clone();
-        twice.places[0].lines.push(line);
+        let line = twice[0].lines[0].clone();
+        twice[0].lines.push(line);
         let all = compare(&large, &twice);
         assert_eq!(all[0].lines[0].bytes, Change { before: 1 << 63, after: most });
     }
 
     #[test]
     fn devices_of_one_side_alone_are_compared_with_nothing() {
-        let (none, some) = (Usage::default(), usage(&[("forward", 1, 100)]));
+        let (none, some) = (Vec::new(), usage(&[("forward", 1, 100)]));
         assert_eq!(compare(&none, &some)[0].in_use, Change { before: 0, after: 100 });
         assert_eq!(compare(&some, &none)[0].in_use, Change { before: 100, after: 0 });
         assert!(compare(&some, &none)[0].growth(0.0).is_none());

@@ -44,25 +44,21 @@ fn written(traces: &[(&str, u64, u64)]) -> Scratch {
 }
 
 #[test]
-fn against_means_the_run_before_in_diff_and_report() {
+fn against_means_the_run_before() {
     let scratch = written(&[("before.vtrace", 60, 0), ("after.vtrace", 70, 3)]);
     let both = scratch.text("diff before.vtrace after.vtrace");
     assert_eq!(scratch.text("diff after.vtrace --against before.vtrace"), both);
     assert!(both.contains("model.py:77"), "{both}");
-    let report = scratch.text("report after.vtrace --against before.vtrace --top 15");
-    assert!(report.ends_with(&format!("\n{both}")), "{report}");
-    assert!(report.contains("peak             "), "{report}");
 }
 
 #[test]
 fn a_planted_growth_of_five_percent_fails_with_its_line() {
     let scratch = written(&[("base.vtrace", 60, 0), ("grown.vtrace", 70, 3)]);
-    scratch.text("diff --save base.json base.vtrace");
     scratch.prints(
         "diff/gate",
         &[
-            "diff --baseline base.json --tolerance 3% grown.vtrace",
-            "diff --baseline base.json --tolerance 10 grown.vtrace",
+            "diff base.vtrace grown.vtrace --tolerance 3%",
+            "diff base.vtrace grown.vtrace --tolerance 10",
         ],
     );
 }
@@ -70,10 +66,9 @@ fn a_planted_growth_of_five_percent_fails_with_its_line() {
 #[test]
 fn twenty_clean_runs_pass() {
     let scratch = written(&[("base.vtrace", 60, 0)]);
-    scratch.text("diff --save base.json base.vtrace");
     for n in 1..=20 {
         trained(60 * MIB, n).write(&scratch.0.join("clean.vtrace"));
-        scratch.text("diff --baseline base.json clean.vtrace");
+        scratch.text("diff base.vtrace clean.vtrace --tolerance 3%");
     }
 }
 
@@ -95,18 +90,12 @@ fn the_lines_add_up_to_the_difference() {
 #[test]
 fn what_cannot_be_compared_is_named() {
     let scratch = written(&[("a.vtrace", 60, 0)]);
-    std::fs::write(scratch.0.join("other.json"), "{\"schema\": \"x\", \"places\": []}").unwrap();
     for (line, why) in [
         ("diff a.vtrace", "nothing to compare with"),
-        ("diff a.vtrace a.vtrace --save b.json", "only one trace can be given"),
-        ("diff --baseline gone.json a.vtrace", "gone.json: cannot be read"),
-        ("diff --baseline other.json a.vtrace", "vramtrace.baseline/1"),
-        ("diff --baseline a.vtrace a.vtrace", "a.vtrace: "),
+        ("diff a b --at 1 --vs 3", "only one trace can be given"),
         ("diff a.vtrace a.vtrace --tolerance x", "e.g. 3%"),
         ("diff a b --against c", "only one trace can be given with --against"),
         ("diff a.vtrace --against nothing", "nothing: no such file"),
-        ("report a.vtrace --against nothing", "nothing: no such file"),
-        ("report --json a.vtrace --against a.vtrace", "cannot be used with"),
         ("diff a.vtrace --against a.vtrace --vs 3", "cannot be used with"),
     ] {
         scratch.fails(2, line, why);

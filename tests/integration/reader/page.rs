@@ -41,11 +41,9 @@ fn one_file_that_only_its_owner_reads() {
 fn options_that_say_nothing_here_are_refused() {
     let scratch = scratch();
     for args in [
-        "report a.vtrace --against b.vtrace --json",
         "report a.vtrace -o x.html",
         "report a.vtrace --html --json",
         "report a.vtrace --html --at peak",
-        "report a.vtrace --html --against b.vtrace",
     ] {
         let output = run(&scratch, args);
         assert_eq!(output.status.code(), Some(2), "{args}");
