@@ -1,6 +1,5 @@
 //! Warnings on stderr about traces that are damaged, incomplete or of another version.
 
-use std::cmp::Ordering;
 use std::path::Path;
 use vramtrace_format::DamageKind;
 use vramtrace_reader::analysis::{Knowledge, Moment, Process, knowledge};
@@ -53,54 +52,19 @@ fn host(trace: &Trace) -> String {
 
 /// Prints one line for each recorder version that differs from this command's version.
 pub fn warn_versions<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
-    let mut seen = Vec::new();
+    const THIS: &str = env!("CARGO_PKG_VERSION");
+    let mut seen = vec![THIS.to_string()];
     for trace in traces {
         let recorder = clean(&trace.header().writer);
-        if seen.contains(&recorder) {
-            continue;
+        // Others than a recorder have no version.
+        if recorder.starts_with(|c: char| c.is_ascii_digit()) && !seen.contains(&recorder) {
+            message(format_args!(
+                "{}: recorded by vramtrace {recorder}; this is {THIS}: it skips records that it does not know, and \
+                 events that only later versions record may be missing",
+                name(trace)
+            ));
+            seen.push(recorder);
         }
-        if let Some(which) = older(&recorder, THIS) {
-            message(format_args!("{}: {}", name(trace), which.words(&recorder)));
-        }
-        seen.push(recorder);
-    }
-}
-
-/// The version of this command.
-const THIS: &str = env!("CARGO_PKG_VERSION");
-
-/// Which of recorder and command is the older one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Older {
-    Recorder,
-    Command,
-}
-
-impl Older {
-    fn words(self, recorder: &str) -> String {
-        match self {
-            Older::Recorder => format!(
-                "recorded by vramtrace {recorder}, which is older than this command ({THIS}): events \
-                 that only later versions record are missing"
-            ),
-            Older::Command => format!(
-                "recorded by vramtrace {recorder}; this command ({THIS}) is older: it skips \
-                 records that it does not know. Read the trace with version {recorder}"
-            ),
-        }
-    }
-}
-
-/// `None`: the versions are equal, or one of them is not a version number.
-fn older(recorder: &str, command: &str) -> Option<Older> {
-    let numbers = |version: &str| -> Option<Vec<u64>> {
-        let release = version.split(['-', '+']).next()?;
-        release.split('.').map(|part| part.parse().ok()).collect()
-    };
-    match numbers(recorder)?.cmp(&numbers(command)?) {
-        Ordering::Less => Some(Older::Recorder),
-        Ordering::Equal => None,
-        Ordering::Greater => Some(Older::Command),
     }
 }
 
@@ -194,18 +158,4 @@ pub fn retain_known(
     let mut keep = known.iter();
     traces.retain(|_| *keep.next().unwrap_or(&true));
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_older_of_two_versions_is_found_by_their_numbers() {
-        assert_eq!(older("0.9.0", "0.10.0"), Some(Older::Recorder));
-        assert_eq!(older("1.0.0", "0.10.7"), Some(Older::Command));
-        assert_eq!(older("0.10.0-dev", "0.10.0"), None);
-        assert_eq!(older("", "0.10.0"), None);
-        assert_eq!(older("unknown", "0.10.0"), None);
-    }
 }

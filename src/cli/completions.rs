@@ -1,7 +1,7 @@
 //! `vramtrace completions`: what a shell reads to complete commands, options and values.
 
 use clap::Command;
-use clap_complete::generate;
+use clap_complete::{Shell, generate};
 
 use crate::console::print;
 use crate::error::{DONE, Failure, Outcome};
@@ -21,25 +21,13 @@ pub struct Args {
     shell: Shell,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
 /// `command` is the whole command line.
 pub fn run(args: Args, command: Command) -> Outcome {
-    let shell = match args.shell {
-        Shell::Bash => clap_complete::Shell::Bash,
-        Shell::Zsh => clap_complete::Shell::Zsh,
-        Shell::Fish => clap_complete::Shell::Fish,
-    };
     // The generators offer hidden commands too.
     let visible = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
     let mut command = Command::new("vramtrace").version("").subcommands(visible);
     let mut out = Vec::new();
-    generate(shell, &mut command, "vramtrace", &mut out);
+    generate(args.shell, &mut command, "vramtrace", &mut out);
     print(&String::from_utf8(out).map_err(Failure::new)?)?;
     Ok(DONE)
 }

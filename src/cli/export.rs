@@ -12,10 +12,11 @@ use vramtrace_reader::export::{self, Exported, TimelineFormat, Window};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{seconds as seconds_text, size};
 
+use super::moment::LevelArgs;
 use super::output::Output;
 use super::reading::{Question, Reading};
 use super::select::{DeviceArgs, ProcessArgs, Selected, paths};
-use super::{caveats, level, moment};
+use super::{caveats, moment};
 use crate::console::message;
 use crate::error::{DONE, Failure, Outcome};
 
@@ -86,9 +87,8 @@ pub struct Args {
     /// seconds
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<Moment>,
-    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
-    #[arg(long, value_enum)]
-    level: Option<level::LevelName>,
+    #[command(flatten)]
+    level: LevelArgs,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
@@ -125,7 +125,7 @@ impl Args {
             ("--from", self.from.is_some()),
             ("--to", self.to.is_some()),
             ("--at", self.at.is_some()),
-            ("--level", self.level.is_some()),
+            ("--level", self.level.given.is_some()),
             ("--device", self.device.is_given()),
         ];
         let refused =
@@ -146,14 +146,14 @@ impl Args {
     }
 
     fn stacks(&self, selected: Selected, format: StackFormat, output: &Output) -> Outcome {
-        let at = (self.at.unwrap_or(Moment::Peak), self.level.map(Level::from));
+        let at = (self.at.unwrap_or(Moment::Peak), self.level.given);
         stacks(selected, format, at, &self.device, output)
     }
 }
 
 fn timeline(args: &Args, traces: &[Trace], format: TimelineFormat, output: &Output) -> Outcome {
-    let level = args.level.map(Level::from);
-    level::require_blocks(traces, level, None)?;
+    let level = args.level.given;
+    moment::require_blocks(traces, level, None)?;
     let driver_only = level == Some(Level::Driver);
     let ns = |seconds: f64| (seconds * 1e9).round() as u64;
     let window = Window { from_ns: args.from.map(ns), to_ns: args.to.map(ns), driver_only };

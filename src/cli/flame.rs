@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use vramtrace_reader::analysis::{Level, Moment};
 use vramtrace_reader::export::stacks::StackFormat;
 
+use super::export;
+use super::moment::MomentArgs;
 use super::output::Output;
 use super::select::{DeviceArgs, ProcessArgs, paths};
-use super::{export, level, moment};
 use crate::error::Outcome;
 
 #[derive(clap::Args)]
@@ -26,11 +26,8 @@ pub struct Args {
     /// The SVG to write; `-` is stdout
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
-    at: Moment,
-    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
-    #[arg(long, value_enum)]
-    level: Option<level::LevelName>,
+    #[command(flatten)]
+    moment: MomentArgs,
     /// Leave out frames that only forward a call: torch.nn's calls of modules, wrappers, importlib
     #[arg(long)]
     fold: bool,
@@ -43,7 +40,7 @@ pub fn run(args: Args) -> Outcome {
     let output = Output::new(&args.output, args.force)?;
     let selected = args.processes.open()?;
     output.refuse_inputs(paths(&selected.traces))?;
-    let level = args.level.map(Level::from);
+    let MomentArgs { at, level } = args.moment;
     let format = StackFormat::Flame { fold: args.fold };
-    export::stacks(selected, format, (args.at, level), &args.device, &output)
+    export::stacks(selected, format, (at, level.given), &args.device, &output)
 }

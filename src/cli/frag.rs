@@ -3,13 +3,15 @@
 use vramtrace_reader::analysis::Moment;
 use vramtrace_reader::analysis::frag::{Frag, find};
 use vramtrace_reader::analysis::whatif::why_no_blocks;
-use vramtrace_reader::report::json::{Document, FRAG, FragFacts, FragReport};
+use vramtrace_reader::report::json::{FRAG, FragFacts, FragReport};
 use vramtrace_reader::report::text::frag::text;
+use vramtrace_reader::trace::{Definitions, Trace};
 
-use super::select::{DeviceArgs, Input, ProcessArgs, traces};
-use super::{by_device, moment};
-use crate::console::{self, json, message, print};
-use crate::error::{DONE, Failure, Outcome};
+use super::reading::{of_devices, show};
+use super::select::{DeviceArgs, ProcessArgs};
+use super::{caveats, moment};
+use crate::console::message;
+use crate::error::{Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -31,7 +33,8 @@ pub struct Args {
     processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
+    /// Which moment, as in `vramtrace holders`
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
     at: Moment,
     /// How many holders to list of each device
     #[arg(long, value_name = "N", default_value_t = 12)]
@@ -42,48 +45,33 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
-    if let Moment::At(at_ns) = args.at {
-        let end = |input: &Input| {
-            let (definitions, _) = input.trace.definitions();
-            // A trace without times is an error of its own.
-            let timed = definitions.has_times();
-            let end = || input.trace.replay(&definitions, &mut ()).state.time_ns;
-            timed.then(|| (input.name.clone(), end()))
-        };
-        let ends: Vec<(String, u64)> = inputs.iter().filter_map(end).collect();
-        if !ends.is_empty() {
-            moment::require_before_end(&ends, at_ns, "--at")?;
-        }
-    }
+    let traces = args.processes.open()?.traces;
     let mut not_there = None;
-    let all = by_device::find(&inputs, &args.device, |input, definitions| {
-        let found = find(&input.trace, definitions, args.at);
+    let find = |name: &str, trace: &Trace, definitions: &Definitions| {
+        let found = find(trace, definitions, args.at);
         if found.as_ref().is_ok_and(Vec::is_empty) {
-            message(format_args!("{}: {}", input.name, why_no_blocks(definitions)));
+            message(format_args!("{name}: {}", why_no_blocks(definitions)));
         }
-        let found = found.unwrap_or_else(|why| {
-            not_there = Some(format!("{}: {why}", input.name));
+        Ok(found.unwrap_or_else(|why| {
+            not_there = Some(format!("{name}: {why}"));
             Vec::new()
-        });
-        Ok(found.into_iter().map(|frag| (frag.device, frag)).collect())
-    })?;
-    if all.is_empty() {
-        return Err(Failure::new(
-            not_there.unwrap_or("no trace has memory of PyTorch's cache on this device".into()),
-        ));
-    }
-    if args.json {
-        let facts = |(input, frag): (&Input, Frag)| FragFacts::of(frag, input.trace.header());
-        let devices = all.into_iter().map(facts).collect();
-        let report = FragReport { devices };
-        print(&json(&Document::new(FRAG, &report, traces(&inputs)))?)?;
-        return Ok(DONE);
-    }
-    let text = |(input, frag): &(&Input, Frag)| {
-        text(&input.name, frag, input.trace.header(), args.at, args.top)
+        }))
     };
-    let parts: Vec<String> = all.iter().map(text).collect();
-    console::print_text(&parts.join("\n"))?;
-    Ok(DONE)
+    let all = of_devices(&traces, &args.device, find, |frag| frag.device)?;
+    if all.is_empty() {
+        caveats::warn_damage(&traces);
+        let nothing = || "no trace has memory of PyTorch's cache on this device".to_string();
+        return Err(Failure::new(not_there.unwrap_or_else(nothing)));
+    }
+    let document = || {
+        let facts =
+            |(_, trace, frag): &(_, &Trace, Frag)| FragFacts::of(frag.clone(), trace.header());
+        FragReport { devices: all.iter().map(facts).collect() }
+    };
+    show(&traces, args.json, FRAG, document, || {
+        let text = |(name, trace, frag): &(String, &Trace, Frag)| {
+            text(name, frag, trace.header(), args.at, args.top)
+        };
+        all.iter().map(text).collect::<Vec<String>>().join("\n")
+    })
 }

@@ -2,16 +2,16 @@
 
 use vramtrace_reader::analysis::ranks::merge;
 use vramtrace_reader::analysis::{
-    GroupBy, Holder, Level, Moment, MomentFacts, NamedHoldings, Process, RolesOf, StackClassifier,
+    GroupBy, Holder, Level, MomentFacts, NamedHoldings, Process, RolesOf, StackClassifier,
 };
 use vramtrace_reader::report::json::{HOLDERS, HoldersReport, not_known};
 use vramtrace_reader::report::text::holders::{ListingOptions, listing, merged_table};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{count, size};
 
+use super::moment::{LevelArgs, MomentArgs};
 use super::reading::{NO_STACKS, Question, Reading, heading, held_at, show};
 use super::select::{DeviceArgs, ProcessArgs};
-use super::{level, moment};
 use crate::error::Outcome;
 
 #[derive(clap::Args)]
@@ -32,11 +32,8 @@ pub struct Args {
     processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
-    at: Moment,
-    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
-    #[arg(long, value_enum)]
-    level: Option<level::LevelName>,
+    #[command(flatten)]
+    moment: MomentArgs,
     /// What makes two allocations one holder
     #[arg(long, value_enum, default_value = "line")]
     by: Key,
@@ -85,10 +82,9 @@ struct Found<'p> {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let level = args.level.map(Level::from);
+    let MomentArgs { at, level: LevelArgs { given: level } } = args.moment;
     let roles = args.by.group().is_none().then_some(RolesOf::All);
-    let question =
-        Question { at: args.at, option: "--at", level, roles, device: Some(&args.device) };
+    let question = Question { at, option: "--at", level, roles, device: Some(&args.device) };
     let read = question.ask(args.processes.open()?)?;
     let all: Vec<Found> = read.each().map(|(process, trace)| find(process, trace, &args)).collect();
     let document = || document(&all, &args);
@@ -96,10 +92,10 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn find<'p>(process: &'p Process, trace: &Trace, args: &Args) -> Found<'p> {
-    let level = args.level.map_or(Level::of(&process.state), Level::from);
+    let level = args.moment.level.given.unwrap_or(Level::of(&process.state));
     let by_role = args.by.group().is_none();
     let wanted = |device| args.device.includes(device);
-    let (who, by_role) = held_at((process, trace), (args.at, level), by_role, wanted);
+    let (who, by_role) = held_at((process, trace), (args.moment.at, level), by_role, wanted);
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let holders = match (&by_role, args.by.group()) {
         (Some(held), _) => held.holders(&classifier, level),
@@ -110,7 +106,7 @@ fn find<'p>(process: &'p Process, trace: &Trace, args: &Args) -> Found<'p> {
 
 fn text(read: &Reading, all: &[Found], args: &Args) -> String {
     let mut out = heading(read.chosen.as_deref());
-    let when = args.at.words();
+    let when = args.moment.at.words();
     let by = args.by.group().unwrap_or_default();
     let how = ListingOptions { by, top: args.top, full: args.full, when: &when };
     // Roles are found for each process alone and cannot be merged.
@@ -163,8 +159,8 @@ fn document(all: &[Found], args: &Args) -> HoldersReport {
     let finest = all.iter().map(|of| Level::of(&of.process.state)).max();
     let several = args.by.group().filter(|_| all.len() > 1);
     HoldersReport {
-        at: MomentFacts::of(args.at, times),
-        level: args.level.map(Level::from).or(finest).unwrap_or(Level::Driver),
+        at: MomentFacts::of(args.moment.at, times),
+        level: args.moment.level.given.or(finest).unwrap_or(Level::Driver),
         holders,
         merged: several.map_or_else(Vec::new, |by| merge(&holders_of(all), by)),
         not_known: all.iter().flat_map(|of| not_known(of.process, &of.who)).collect(),

@@ -1,7 +1,6 @@
 //! The command line: one file for each command. Exit status: 0 done, 1 the finding that was asked for is there,
 //! 2 bad input.
 
-mod by_device;
 mod cap;
 mod caveats;
 mod completions;
@@ -19,12 +18,10 @@ mod groups;
 mod holders;
 mod import;
 mod leaks;
-mod level;
 mod man;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod moment;
-mod newest;
 mod oom;
 mod output;
 mod pack;
@@ -42,7 +39,6 @@ mod select;
 #[cfg(feature = "top")]
 mod top;
 mod tree;
-mod unknown_option;
 mod verdict;
 mod verify;
 mod whatif;
@@ -143,13 +139,12 @@ enum Command {
 pub fn main() -> ExitCode {
     vramtrace_reader::report::text::layout::set_width(console::width());
     let parsed = || command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found));
-    let exit = |error| unknown_option::with_help_of_command(error).exit();
     let outcome = match recordings(std::env::args_os().skip(1)) {
         Some(paths) => {
             inherited::restore_sigpipe();
-            newest::of(paths)
+            verdict::of(paths)
         }
-        None => dispatch(parsed().unwrap_or_else(exit)),
+        None => dispatch(parsed().unwrap_or_else(|error| error.exit())),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -192,7 +187,7 @@ fn dispatch(cli: Cli) -> Outcome {
     if !matches!(cli.command, Some(Command::Run(_))) {
         inherited::restore_sigpipe();
     }
-    let Some(command) = cli.command else { return newest::run() };
+    let Some(command) = cli.command else { return verdict::run() };
     match command {
         Command::Run(args) => run::run(*args),
         Command::Demo(args) => demo::run(args, &execute),

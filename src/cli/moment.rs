@@ -1,19 +1,48 @@
-//! Moments as people write them: `--at peak`, `--at peak-allocated`, `--at end`, `--at oom`, `--at step:23`, `--at 12.5`.
+//! Moments as people write them, `--at peak`, `--at peak-allocated`, `--at end`, `--at oom`, `--at step:23`, `--at 12.5`, and
+//! the level at which memory is shown, `--level driver|tensor`.
 
-use vramtrace_reader::analysis::{Moment, Process, StepMoment};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use vramtrace_format::Kind;
+use vramtrace_reader::analysis::frag::ROUNDED_NS;
+use vramtrace_reader::analysis::{Level, Moment, Process, StepMoment};
+use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::seconds;
 
 use crate::error::Failure;
+
+/// The options of commands that show memory at one moment.
+#[derive(clap::Args)]
+pub struct MomentArgs {
+    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, `oom` (the
+    /// last request that failed), `step:23` (the peak of a training step), `step:23:end`, or seconds since the start
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = parse)]
+    pub at: Moment,
+    #[command(flatten)]
+    pub level: LevelArgs,
+}
+
+#[derive(clap::Args)]
+pub struct LevelArgs {
+    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
+    #[arg(long = "level", value_name = "LEVEL", value_parser = level_parser())]
+    pub given: Option<Level>,
+}
+
+fn level_parser() -> impl TypedValueParser<Value = Level> {
+    let driver = PossibleValue::new("driver").help("Allocations from the driver");
+    let tensor = PossibleValue::new("tensor");
+    let tensor = tensor.help("Blocks of PyTorch's cache in place of its segments");
+    PossibleValuesParser::new([driver, tensor]).map(|name| match name.as_str() {
+        "driver" => Level::Driver,
+        _ => Level::Tensor,
+    })
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "give `peak`, `peak-allocated`, `end`, `oom`, `step:23` (its peak), `step:23:end`, or seconds since the start, e.g. 12.5"
 )]
 pub struct NotAMoment;
-
-/// The help of an option that takes a moment.
-pub const HELP: &str = "Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, `oom` (the \
-    last request that failed), `step:23` (the peak of a training step), `step:23:end`, or seconds since the start";
 
 pub fn parse(text: &str) -> Result<Moment, NotAMoment> {
     match text {
@@ -41,29 +70,41 @@ pub fn parse(text: &str) -> Result<Moment, NotAMoment> {
 
 /// Fails if a moment in seconds is behind the end of all processes. `option`: the one that gave it.
 pub fn require_in(processes: &[Process], moment: Moment, option: &str) -> Result<(), Failure> {
-    let ends: Vec<(String, u64)> = processes
-        .iter()
-        .map(|process| (process.trace.display().to_string(), process.ending.last_ns))
-        .collect();
-    match moment {
-        Moment::At(at_ns) => require_before_end(&ends, at_ns, option),
-        _ => Ok(()),
-    }
-}
-
-/// As [`require_in`]. `ends`: names of traces with the times of their last events, ns.
-pub fn require_before_end(ends: &[(String, u64)], at_ns: u64, option: &str) -> Result<(), Failure> {
-    // Times are printed in ms.
-    const ROUNDED_NS: u64 = 1_000_000;
-    let last_ns = ends.iter().map(|(_, last_ns)| *last_ns).max().unwrap_or(0);
+    let Moment::At(at_ns) = moment else { return Ok(()) };
+    let last_ns = processes.iter().map(|process| process.ending.last_ns).max().unwrap_or(0);
     if at_ns <= last_ns.saturating_add(ROUNDED_NS) {
         return Ok(());
     }
     let (at, last) = (seconds(at_ns), seconds(last_ns));
-    Err(Failure::new(match ends {
-        [(name, _)] => format!("{option} {at}: {name} ends at {last}"),
-        _ => format!("{option} {at}: the last of these {} traces ends at {last}", ends.len()),
+    Err(Failure::new(match processes {
+        [one] => format!("{option} {at}: {} ends at {last}", one.trace.display()),
+        all => format!("{option} {at}: the last of these {} traces ends at {last}", all.len()),
     }))
+}
+
+/// Fails if the options need blocks of PyTorch's cache and no trace has any.
+pub fn require_blocks(
+    traces: &[Trace],
+    level: Option<Level>,
+    at: Option<Moment>,
+) -> Result<(), Failure> {
+    let option = match (level, at) {
+        (Some(Level::Tensor), _) => "--level tensor",
+        (_, Some(Moment::AllocatedPeak)) => "--at peak-allocated",
+        _ => return Ok(()),
+    };
+    let has_blocks = |trace: &Trace| {
+        let (definitions, _) = trace.definitions();
+        definitions.sites().any(|site| site.kind == Some(Kind::Block))
+    };
+    let Some(first) = traces.first().filter(|_| !traces.iter().any(has_blocks)) else {
+        return Ok(());
+    };
+    Err(Failure::new(format!(
+        "{option}: {} has no blocks of PyTorch's cache: recorded without PyTorch, or with \
+         VRAMTRACE_TENSORS=off",
+        first.path().display()
+    )))
 }
 
 #[cfg(test)]

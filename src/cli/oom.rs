@@ -8,10 +8,10 @@ use vramtrace_reader::report::oom::{ListedOom, ProcessRefusals};
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::oom::{self as view, OomOptions};
 use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::Definitions;
+use vramtrace_reader::trace::{Definitions, Trace};
 
 use super::reading::show;
-use super::select::{DeviceArgs, Input, ProcessArgs};
+use super::select::{DeviceArgs, ProcessArgs, names};
 use crate::error::{self, Outcome};
 
 #[derive(clap::Args)]
@@ -77,7 +77,8 @@ fn which(text: &str) -> Result<Which, NotAnOom> {
 
 /// One process with its out-of-memory events.
 struct ProcessRead {
-    input: Input,
+    name: String,
+    trace: Trace,
     definitions: Definitions,
     found: OomsFound,
     end: State,
@@ -86,21 +87,21 @@ struct ProcessRead {
 }
 
 impl ProcessRead {
-    fn new(input: Input) -> ProcessRead {
-        let (definitions, _) = input.trace.definitions();
-        let (found, end) = list(&input.trace, &definitions);
+    fn new((name, trace): (String, Trace)) -> ProcessRead {
+        let (definitions, _) = trace.definitions();
+        let (found, end) = list(&trace, &definitions);
         let swallowed = found.swallowed.iter().map(|one| one.refusal.refused.stack);
         let stacks = found.ooms.iter().map(|oom| oom.stack).chain(swallowed);
-        let symbols = Symbols::of(&definitions, input.trace.header(), stacks);
-        ProcessRead { input, definitions, found, end, symbols }
+        let symbols = Symbols::of(&definitions, trace.header(), stacks);
+        ProcessRead { name, trace, definitions, found, end, symbols }
     }
 
     fn refusals(&self) -> ProcessRefusals<'_> {
-        ProcessRefusals::of(&self.input.trace, &self.found, &self.end)
+        ProcessRefusals::of(&self.trace, &self.found, &self.end)
     }
 
     fn not_reported(&self) -> Vec<NotReported> {
-        let classifier = StackClassifier::new(&self.symbols, self.input.trace.header());
+        let classifier = StackClassifier::new(&self.symbols, self.trace.header());
         let named = |one: &Swallowed| one.named(&classifier, &self.definitions);
         self.found.swallowed.iter().filter_map(named).collect()
     }
@@ -110,14 +111,15 @@ impl ProcessRead {
 type Failure<'r> = (&'r ProcessRead, ListedOom<'r>);
 
 pub fn run(args: Args) -> Outcome {
+    let traces = args.processes.open()?.traces;
     let processes: Vec<ProcessRead> =
-        args.processes.open()?.into_inputs().map(ProcessRead::new).collect();
+        names(&traces).into_iter().zip(traces).map(ProcessRead::new).collect();
     let mut here = numbered(&processes);
     let all = here.len();
     here.retain(|(_, listed)| args.device.includes(listed.oom.device));
     let chosen = chosen(args.at, &here, all)?;
     explain_chosen(&processes, &mut here, &chosen);
-    let traces = processes.iter().map(|read| &read.input.trace);
+    let traces = processes.iter().map(|read| &read.trace);
     let ooms: Vec<ListedOom> = here.into_iter().map(|(_, listed)| listed).collect();
     let document = || OomsReport {
         ooms: &ooms,
@@ -131,8 +133,8 @@ pub fn run(args: Args) -> Outcome {
 fn numbered(processes: &[ProcessRead]) -> Vec<Failure<'_>> {
     let mut all: Vec<Failure> = Vec::new();
     for read in processes {
-        let ProcessRead { input, definitions, found, symbols, .. } = read;
-        let listed = |oom| (read, ListedOom::of(0, oom, &input.trace, definitions, symbols));
+        let ProcessRead { trace, definitions, found, symbols, .. } = read;
+        let listed = |oom| (read, ListedOom::of(0, oom, trace, definitions, symbols));
         all.extend(found.ooms.iter().map(listed));
     }
     all.sort_by_key(|(_, of)| of.header.start_unix_ns.saturating_add(of.oom.time_ns));
@@ -162,8 +164,7 @@ fn chosen(at: Option<Which>, here: &[Failure], all: usize) -> Result<Vec<usize>,
             Err(error::Failure::new(format!("--at {number}: {there}")))
         }
         None => {
-            let ended =
-                |(read, listed): &&Failure| !read.input.trace.is_running() && !listed.oom.went_on;
+            let ended = |(read, listed): &&Failure| !read.trace.is_running() && !listed.oom.went_on;
             // When one rank ends, the others often fail after it: the first is the cause.
             let first = here.iter().find(ended).map(|(_, listed)| listed.trace);
             let last = |trace| here.iter().rev().find(|of| of.1.trace == trace && ended(of));
@@ -185,7 +186,7 @@ fn explain_chosen(processes: &[ProcessRead], here: &mut [Failure], chosen: &[usi
         if ooms.is_empty() {
             continue;
         }
-        let explained = explain(&read.input.trace, &read.definitions, &ooms);
+        let explained = explain(&read.trace, &read.definitions, &ooms);
         for ((_, listed), explained) in wanted.iter_mut().zip(explained) {
             listed.post_mortem = Some(explained);
         }
@@ -199,7 +200,7 @@ const LISTED: usize = 20;
 
 fn text(args: &Args, processes: &[ProcessRead], ooms: &[ListedOom], of: usize) -> String {
     let given = args.processes.given();
-    let headers = || processes.iter().map(|read| read.input.trace.header());
+    let headers = || processes.iter().map(|read| read.trace.header());
     let parts = ooms.iter().filter_map(|listed| {
         let running = listed.is_running;
         let Args { top, full, short, .. } = *args;
@@ -213,13 +214,13 @@ fn text(args: &Args, processes: &[ProcessRead], ooms: &[ListedOom], of: usize) -
     }
     let alone = processes.len() == 1;
     for read in processes {
-        let who = if alone { String::new() } else { format!("{} ", read.input.name) };
+        let who = if alone { String::new() } else { format!("{} ", read.name) };
         read.not_reported().iter().for_each(|one| out.push_str(&view::swallowed(&who, one)));
     }
     out.push_str(&view::others(ooms, LISTED));
     let quiet: Vec<&ProcessRead> =
         processes.iter().filter(|read| read.found.ooms.is_empty()).collect();
-    let name = |read: &ProcessRead| if alone { String::new() } else { read.input.name.clone() };
+    let name = |read: &ProcessRead| if alone { String::new() } else { read.name.clone() };
     let quiet = match quiet.len() {
         0..=QUIET => quiet.iter().map(|read| view::none(&name(read), &read.refusals())).collect(),
         _ => view::none_of(&quiet.iter().map(|read| read.refusals()).collect::<Vec<_>>()),

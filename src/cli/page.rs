@@ -9,7 +9,7 @@ use vramtrace_reader::units::{count, size};
 
 use super::caveats;
 use super::output::Output;
-use super::select::{ProcessArgs, Selected, paths};
+use super::select::{ProcessArgs, Selected, names, paths};
 use crate::console::message;
 use crate::error::{DONE, Outcome};
 
@@ -44,7 +44,7 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
 /// Reads the traces of a run to their end.
 fn read(label: String, selected: Selected) -> PageRun {
     let all = selected.traces.len();
-    let Selected { traces, names, chosen } = of_many(selected);
+    let Selected { traces, chosen } = of_many(selected);
     let few = traces.len();
     let processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
     let chosen = chosen.as_deref().map(shown);
@@ -52,7 +52,7 @@ fn read(label: String, selected: Selected) -> PageRun {
     if few < all {
         label.push_str(&format!(" ({few} of {} processes)", count(all as u64)));
     }
-    PageRun { label, names, processes, traces }
+    PageRun { label, names: names(&traces), processes, traces }
 }
 
 /// A run with more processes has those that are worth their reading alone: the page has every block of each, and a
@@ -62,17 +62,16 @@ const MANY: usize = 16;
 const SHORT_RUN: u64 = 512 << 20;
 
 /// The processes that are shown. A line on stderr says if these are not all.
-fn of_many(selected: Selected) -> Selected {
-    let Selected { traces, names, chosen } = selected;
-    let all = traces.len();
+fn of_many(mut selected: Selected) -> Selected {
+    let all = selected.traces.len();
     if all <= MANY {
-        return Selected { traces, names, chosen };
+        return selected;
     }
-    let ranks = ranks::read_within(&traces, SHORT_RUN, &|_, _| {});
-    let kept = worth_reading(&traces, &ranks, SHORT_RUN);
-    let both = traces.into_iter().zip(names).enumerate();
-    let both = both.filter(|(index, _)| kept.binary_search(index).is_ok());
-    let (traces, names) = both.map(|(_, both)| both).unzip();
+    let ranks = ranks::read_within(&selected.traces, SHORT_RUN, &|_, _| {});
+    let kept = worth_reading(&selected.traces, &ranks, SHORT_RUN);
+    let mut indexes = 0..all;
+    let is_kept = |index: Option<usize>| index.is_some_and(|it| kept.binary_search(&it).is_ok());
+    selected.traces.retain(|_| is_kept(indexes.next()));
     if kept.len() < all {
         message(format_args!(
             "the page shows {} of {} processes: those that failed, and the one with the highest peak; --rank N shows \
@@ -81,7 +80,7 @@ fn of_many(selected: Selected) -> Selected {
             count(all as u64),
         ));
     }
-    Selected { traces, names, chosen }
+    selected
 }
 
 /// The name of a run in output.

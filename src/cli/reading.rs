@@ -12,10 +12,10 @@ use vramtrace_reader::analysis::{
 };
 use vramtrace_reader::report::json::Document;
 use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::{Definitions, Trace};
 
-use super::select::{DeviceArgs, Selected};
-use super::{caveats, level, moment};
+use super::select::{DeviceArgs, Selected, names};
+use super::{caveats, moment};
 use crate::console;
 use crate::error::{DONE, Failure, Outcome};
 
@@ -42,7 +42,7 @@ impl Question<'_> {
     pub fn ask(&self, selected: Selected) -> Result<Reading, Failure> {
         let Selected { mut traces, chosen, .. } = selected;
         require_stacks(&traces)?;
-        level::require_blocks(&traces, self.level, Some(self.at))?;
+        moment::require_blocks(&traces, self.level, Some(self.at))?;
         // A peak is found from the state at the end.
         let read = if self.at.is_peak() { Moment::End } else { self.at };
         let collect = Collect { roles: self.roles, points: true, ..Collect::default() };
@@ -77,6 +77,28 @@ pub fn held_at(
     let symbols = Symbols::of(&process.definitions, &process.header, live.stacks());
     let peak = Holdings::default();
     (NamedHoldings { symbols, peak, live, peak_roles: None }, roles)
+}
+
+/// For commands about PyTorch's cache: what `find` says of each device of each trace, with the trace and its name. Of them
+/// are kept that are asked for; fails if none of the devices there is.
+pub fn of_devices<'t, T>(
+    traces: &'t [Trace],
+    wanted: &DeviceArgs,
+    mut find: impl FnMut(&str, &Trace, &Definitions) -> Result<Vec<T>, Failure>,
+    device_of: impl Fn(&T) -> DeviceId,
+) -> Result<Vec<(String, &'t Trace, T)>, Failure> {
+    let (mut kept, mut seen) = (Vec::new(), Vec::new());
+    for (name, trace) in names(traces).into_iter().zip(traces) {
+        for found in find(&name, trace, &trace.definitions().0)? {
+            let device = device_of(&found);
+            seen.push(device);
+            kept.extend(wanted.includes(device).then(|| (name.clone(), trace, found)));
+        }
+    }
+    if !seen.is_empty() {
+        wanted.check(seen)?;
+    }
+    Ok(kept)
 }
 
 /// The end of a reading command, after it has read `traces`: warns of their damage, and prints what was found.

@@ -36,21 +36,13 @@ pub struct DeviceArgs {
 /// The opened traces, in order of rank, then of start time.
 pub struct Selected {
     pub traces: Vec<Trace>,
-    /// The name of each trace in output: its path, or rank and pid if there are several.
-    pub names: Vec<String>,
     /// The newest run, if the command line names no trace.
     pub chosen: Option<PathBuf>,
 }
 
-/// A trace and its name in output.
-pub struct Input {
-    pub name: String,
-    pub trace: Trace,
-}
-
 /// Opens recordings, all of their processes.
 pub fn open(traces: &[PathBuf]) -> Result<Selected, Failure> {
-    ProcessArgs { traces: traces.to_vec(), rank: None, pid: None }.open()
+    ProcessArgs::of(traces.to_vec()).open()
 }
 
 impl ProcessArgs {
@@ -63,7 +55,7 @@ impl ProcessArgs {
     pub fn open(&self) -> Result<Selected, Failure> {
         let (foreign, own): (Vec<PathBuf>, Vec<PathBuf>) =
             self.traces.iter().cloned().partition(|path| is_other_format(path));
-        let mut selected = Selected { traces: Vec::new(), names: Vec::new(), chosen: None };
+        let mut selected = Selected { traces: Vec::new(), chosen: None };
         if let Some(missing) = own.iter().find(|path| is_missing(path)) {
             return Err(Failure::new(format!(
                 "{}: no such file: give a trace (.vtrace), a run's directory, or a PyTorch memory snapshot",
@@ -71,14 +63,18 @@ impl ProcessArgs {
             )));
         }
         if foreign.is_empty() || !own.is_empty() {
-            selected.add(load(&own)?);
+            let LoadedTraces { traces, warnings, chosen, .. } = load(&own)?;
+            warnings.iter().for_each(message);
+            selected = Selected { traces, chosen };
         }
         for path in foreign {
-            selected.names.push(path.display().to_string());
             selected.traces.push(imported(&path)?);
         }
         caveats::warn_versions(&selected.traces);
-        self.retain_selected(&mut selected)?;
+        if !selected.traces.iter().any(|trace| self.is_selected(trace)) {
+            return Err(self.no_such_process(&selected.traces));
+        }
+        selected.traces.retain(|trace| self.is_selected(trace));
         Ok(selected)
     }
 
@@ -94,19 +90,6 @@ impl ProcessArgs {
         let header = trace.header();
         self.rank.is_none_or(|rank| header.rank == Some(rank))
             && self.pid.is_none_or(|pid| header.pid == pid)
-    }
-
-    fn retain_selected(&self, selected: &mut Selected) -> Result<(), Failure> {
-        let wanted: Vec<bool> =
-            selected.traces.iter().map(|trace| self.is_selected(trace)).collect();
-        if !wanted.contains(&true) {
-            return Err(self.no_such_process(&selected.traces));
-        }
-        let mut keep = wanted.iter();
-        selected.traces.retain(|_| *keep.next().unwrap_or(&true));
-        let mut keep = wanted.iter();
-        selected.names.retain(|_| *keep.next().unwrap_or(&true));
-        Ok(())
     }
 
     fn no_such_process(&self, traces: &[Trace]) -> Failure {
@@ -154,21 +137,11 @@ impl DeviceArgs {
     }
 }
 
-impl Selected {
-    fn add(&mut self, loaded: LoadedTraces) {
-        loaded.warnings.iter().for_each(message);
-        let alone = loaded.traces.len() == 1;
-        let name = |trace: &Trace| match alone {
-            true => trace.path().display().to_string(),
-            false => process_name(trace.header(), trace.path()),
-        };
-        self.names.extend(loaded.traces.iter().map(name));
-        self.traces.extend(loaded.traces);
-        self.chosen = loaded.chosen;
-    }
-
-    pub fn into_inputs(self) -> impl Iterator<Item = Input> {
-        self.names.into_iter().zip(self.traces).map(|(name, trace)| Input { name, trace })
+/// The name of each trace in output: its path, or rank and pid if there are several.
+pub fn names(traces: &[Trace]) -> Vec<String> {
+    match traces {
+        [one] => vec![one.path().display().to_string()],
+        all => all.iter().map(|trace| process_name(trace.header(), trace.path())).collect(),
     }
 }
 
@@ -182,11 +155,6 @@ fn listed(mut names: Vec<String>) -> String {
         names.push("...".to_string());
     }
     names.join(", ")
-}
-
-/// The traces of inputs.
-pub fn traces(inputs: &[Input]) -> impl Iterator<Item = &Trace> {
-    inputs.iter().map(|input| &input.trace)
 }
 
 /// The files of traces.
@@ -249,7 +217,7 @@ mod tests {
         std::fs::write(&path, "action,addr,size,stream\nalloc,1048576,512,0\n").unwrap();
         let selected = of(vec![path.clone()], None).open().unwrap();
         assert_eq!(selected.traces[0].path(), path);
-        assert_eq!(selected.names, [path.display().to_string()]);
+        assert_eq!(names(&selected.traces), [path.display().to_string()]);
         let refused = of(vec![path.clone()], Some(7)).open().err().unwrap();
         assert!(refused.message.starts_with("--rank 7: no such process"), "{}", refused.message);
         let refused = traces_only(&[path], "it is").err().unwrap();

@@ -2,7 +2,7 @@
 
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::tree::{Top, Tree};
-use vramtrace_reader::analysis::{Level, Moment, MomentFacts, Process, RolesOf, StackClassifier};
+use vramtrace_reader::analysis::{Level, MomentFacts, Process, RolesOf, StackClassifier};
 use vramtrace_reader::facts::ProcessId;
 use vramtrace_reader::report::json::{DeviceTree, TREE, TreeReport};
 use vramtrace_reader::report::text::tree::{TreeOptions, tree};
@@ -10,9 +10,9 @@ use vramtrace_reader::report::wording::gpu_name;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::seconds;
 
+use super::moment::{LevelArgs, MomentArgs};
 use super::reading::{Question, held_at, show};
 use super::select::{DeviceArgs, ProcessArgs};
-use super::{level, moment};
 use crate::console;
 use crate::error::Outcome;
 
@@ -32,11 +32,8 @@ pub struct Args {
     processes: ProcessArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse, help = moment::HELP)]
-    at: Moment,
-    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
-    #[arg(long, value_enum)]
-    level: Option<level::LevelName>,
+    #[command(flatten)]
+    moment: MomentArgs,
     /// What stands above the frames
     #[arg(long, value_enum, default_value = "frame")]
     by: By,
@@ -67,25 +64,24 @@ enum By {
 const COLUMNS: usize = 100;
 
 pub fn run(args: Args) -> Outcome {
-    let level = args.level.map(Level::from);
+    let MomentArgs { at, level: LevelArgs { given: level } } = args.moment;
     let roles = (args.by == By::Role).then_some(RolesOf::All);
-    let question =
-        Question { at: args.at, option: "--at", level, roles, device: Some(&args.device) };
+    let question = Question { at, option: "--at", level, roles, device: Some(&args.device) };
     let read = question.ask(args.processes.open()?)?;
     let all: Vec<DeviceTree> =
         read.each().flat_map(|(process, trace)| device_trees(process, trace, &args)).collect();
     let document = || TreeReport {
-        at: MomentFacts::of(args.at, all.iter().map(|of| of.at_ns)),
+        at: MomentFacts::of(args.moment.at, all.iter().map(|of| of.at_ns)),
         devices: &all,
     };
     show(&read.traces, args.json, TREE, document, || text(&all, read.processes.len() > 1, &args))
 }
 
 fn device_trees(process: &Process, trace: &Trace, args: &Args) -> Vec<DeviceTree> {
-    let level = args.level.map_or(Level::of(&process.state), Level::from);
+    let level = args.moment.level.given.unwrap_or(Level::of(&process.state));
     let wanted = |device| args.device.includes(device);
     let by_role = args.by == By::Role;
-    let (who, roles) = held_at((process, trace), (args.at, level), by_role, wanted);
+    let (who, roles) = held_at((process, trace), (args.moment.at, level), by_role, wanted);
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let tree_of = |device: DeviceId| {
         let mut tree = Tree::new(&classifier, !args.no_fold);
@@ -112,7 +108,7 @@ fn text(all: &[DeviceTree], several: bool, args: &Args) -> String {
         depth: args.depth,
         width: console::width().unwrap_or(COLUMNS),
     };
-    let when = args.at.words();
+    let when = args.moment.at.words();
     let one = |of: &DeviceTree| {
         let name = if several { format!("{}, ", of.name) } else { String::new() };
         let heading = format!("{name}{}, {when} ({})", of.root.name, seconds(of.at_ns));

@@ -1,13 +1,53 @@
-//! The verdict on a run: what `vramtrace run` ends with, and `vramtrace` alone prints.
+//! The verdict on a run: what `vramtrace run` ends with. `vramtrace` alone prints that on the newest run here, or the first
+//! commands to type; `vramtrace FILE` that on this trace, run or recording of another tool.
 
 use std::cmp::Reverse;
+use std::path::PathBuf;
 
 use vramtrace_format::Header;
 use vramtrace_reader::analysis::leaks::Suppressions;
-use vramtrace_reader::analysis::{Collect, Process, RolesOf, Wanted};
+use vramtrace_reader::analysis::{Collect, Moment, Process, RolesOf, Wanted, read_all};
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::{Finding, Verdict, verdict};
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::{Trace, TraceError, load};
+
+use super::caveats;
+use super::select::{ProcessArgs, Selected};
+use crate::console::print;
+use crate::error::{DONE, Outcome};
+
+const FIRST: &str = "\
+There is no recorded run in this directory yet. Begin with one of these:
+  vramtrace demo                   a recorded out-of-memory, explained; needs no GPU
+  vramtrace run python train.py    records your program, and ends with a verdict
+  vramtrace doctor                 what prevents recording on this machine
+All commands: vramtrace --help
+";
+
+pub fn run() -> Outcome {
+    match load(&[]) {
+        Err(TraceError::NoneHere(_)) => {
+            print(FIRST)?;
+            Ok(DONE)
+        }
+        _ => of(Vec::new()),
+    }
+}
+
+/// The verdict on the recordings that these paths name; of none, on the newest run here.
+pub fn of(paths: Vec<PathBuf>) -> Outcome {
+    let args = ProcessArgs::of(paths);
+    let Selected { mut traces, chosen } = args.open()?;
+    let given = chosen.map_or_else(|| args.given(), |chosen| format!(" {}", shell::path(&chosen)));
+    let mut processes = read_all(&traces, Moment::End, collect(&traces), &|_, _| {});
+    caveats::retain_known(&mut processes, &mut traces, |_| false)?;
+    caveats::warn_damage(&traces);
+    caveats::warn_tails_in_memory(&traces);
+    let headers: Vec<Header> = traces.iter().map(|trace| trace.header().clone()).collect();
+    let lines = lines(&mut processes, &traces, &headers, &given);
+    print(&format!("{}\n{}\n", given.trim_start(), lines.join("\n")))?;
+    Ok(DONE)
+}
 
 /// With more bytes of traces than this, leaks are not searched: that takes longer than the other figures.
 const LEAKS_MOST: u64 = 64 << 20;

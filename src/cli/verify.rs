@@ -4,7 +4,7 @@ use vramtrace_reader::analysis::verify::{Verification, verify};
 use vramtrace_reader::report::json::{Document, VERIFY, VerifyReport};
 use vramtrace_reader::units::{clean, several};
 
-use super::select::ProcessArgs;
+use super::select::{ProcessArgs, names};
 use crate::console::{json, print};
 use crate::error::{DONE, FOUND, Outcome};
 
@@ -34,18 +34,18 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let (names, traces): (Vec<String>, Vec<Verification>) = args
-        .processes
-        .open()?
-        .into_inputs()
-        .map(|input| (clean(&input.name), verify(&input.trace)))
-        .unzip();
+    let selected = args.processes.open()?.traces;
+    let traces: Vec<Verification> = selected.iter().map(verify).collect();
     let holds = traces.iter().all(|found| found.holds);
     match args.json {
         true => print(&json(&Document::new(VERIFY, &VerifyReport { holds, traces }, []))?)?,
         false => {
-            let texts = names.iter().zip(&traces).map(|(name, found)| text(name, found, args.top));
-            print(&texts.collect::<String>())?;
+            let named = names(&selected).into_iter().zip(&traces);
+            print(
+                &named
+                    .map(|(name, found)| text(&clean(&name), found, args.top))
+                    .collect::<String>(),
+            )?;
         }
     }
     Ok(if holds { DONE } else { FOUND })

@@ -1,20 +1,20 @@
 //! `vramtrace whatif`: what another PYTORCH_CUDA_ALLOC_CONF would have reserved.
 
-use std::time::Duration;
-
 use vramtrace_format::size;
 use vramtrace_reader::allocator::Conf;
 use vramtrace_reader::analysis::whatif::{
     Capacity, GRID, NOT_OF_SAMPLES, Origin, Prediction, Recorded, capacities_of, predict,
     why_no_blocks,
 };
-use vramtrace_reader::report::json::{Document, WHATIF, WhatifReport};
+use vramtrace_reader::report::json::{WHATIF, WhatifReport};
 use vramtrace_reader::report::text::whatif::text;
+use vramtrace_reader::trace::{Definitions, Trace};
 
-use super::by_device;
-use super::select::{DeviceArgs, Input, ProcessArgs, traces};
-use crate::console::{json, message, print, print_text};
-use crate::error::{DONE, Failure, Outcome};
+use super::caveats;
+use super::reading::{of_devices, show};
+use super::select::{DeviceArgs, ProcessArgs};
+use crate::console::message;
+use crate::error::{Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -70,50 +70,40 @@ pub fn run(args: Args) -> Outcome {
             }
         })
         .collect::<Result<Vec<(String, Conf)>, Failure>>()?;
-    let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
-    let all = by_device::find(&inputs, &args.device, |input, definitions| {
+    let traces = args.processes.open()?.traces;
+    let find = |name: &str, trace: &Trace, definitions: &Definitions| {
         if definitions.samples_blocks() {
-            return Err(Failure::new(format!("{}: {NOT_OF_SAMPLES}", input.name)));
+            return Err(Failure::new(format!("{name}: {NOT_OF_SAMPLES}")));
         }
-        let devices = Recorded::of(&input.trace, definitions);
+        let devices = Recorded::of(trace, definitions);
         if devices.is_empty() {
-            message(format_args!("{}: {}", input.name, why_no_blocks(definitions)));
+            message(format_args!("{name}: {}", why_no_blocks(definitions)));
         }
-        Ok(devices.into_iter().map(|recorded| (recorded.device, recorded)).collect())
-    })?;
+        Ok(devices)
+    };
+    let all = of_devices(&traces, &args.device, find, |recorded| recorded.device)?;
     if all.is_empty() {
+        caveats::warn_damage(&traces);
         return Err(Failure::new(
             "no trace has requests of PyTorch's cache on this device: nothing to replay",
         ));
     }
-    let (names, devices): (Vec<&str>, Vec<Prediction>) = all
-        .iter()
-        .map(|(input, recorded)| {
-            let capacities = match capacities.is_empty() {
-                true => capacities_of(recorded),
-                false => capacities.clone(),
-            };
-            (input.name.as_str(), with_progress(recorded, &confs, capacities))
-        })
-        .unzip();
-    if args.json {
-        let facts = WhatifReport { devices };
-        print(&json(&Document::new(WHATIF, &facts, traces(&inputs)))?)?;
-        return Ok(DONE);
-    }
-    let texts = names.iter().zip(&devices).map(|(name, prediction)| text(name, prediction));
-    print_text(&texts.collect::<Vec<String>>().join("\n"))?;
-    Ok(DONE)
-}
-
-fn with_progress(
-    recorded: &Recorded,
-    confs: &[(String, Conf)],
-    capacities: Vec<Capacity>,
-) -> Prediction {
-    let progress = indicatif::ProgressBar::new(confs.len() as u64).with_message("replaying");
-    progress.enable_steady_tick(Duration::from_millis(200));
-    let prediction = predict(recorded, confs, capacities, &|| progress.inc(1));
-    progress.finish_and_clear();
-    prediction
+    let predicted = |(_, _, recorded): &(_, _, Recorded)| {
+        let capacities = match capacities.is_empty() {
+            true => capacities_of(recorded),
+            false => capacities.clone(),
+        };
+        predict(recorded, &confs, capacities)
+    };
+    let devices: Vec<Prediction> = all.iter().map(predicted).collect();
+    show(
+        &traces,
+        args.json,
+        WHATIF,
+        || WhatifReport { devices: devices.clone() },
+        || {
+            let texts = all.iter().zip(&devices).map(|((name, ..), of)| text(name, of));
+            texts.collect::<Vec<String>>().join("\n")
+        },
+    )
 }

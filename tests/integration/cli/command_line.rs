@@ -46,23 +46,18 @@ fn a_command_needs_no_dashes_before_it_and_keeps_its_own_options() {
 }
 
 #[test]
-fn an_unknown_option_is_named_with_the_help_of_its_command() {
+fn an_unknown_option_is_named_with_the_usage_of_its_command() {
     let scratch = Scratch::new();
-    for (args, option, help) in [
-        (&["--no-such"][..], "--no-such", "vramtrace --help"),
-        (&["--json"], "--json", "vramtrace --help"),
-        (&["report", "--no-such"], "--no-such", "vramtrace report --help"),
-        (&["oom", "--stacks", "a.vtrace"], "--stacks", "vramtrace oom --help"),
-        (&["ps", "--jsn"], "--jsn", "vramtrace ps --help"),
-        (&["run", "--no-such", "true"], "--no-such", "vramtrace run --help"),
+    for (args, option, usage) in [
+        (&["--no-such"][..], "--no-such", "vramtrace [COMMAND"),
+        (&["report", "--no-such"], "--no-such", "vramtrace report"),
+        (&["ps", "--jsn"], "--jsn", "vramtrace ps"),
     ] {
         let output = ours(&scratch, args);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(error.contains(&format!("unexpected argument '{option}'")), "{args:?}: {error}");
-        assert!(error.contains(&format!("'{help}'")), "{args:?}: {error}");
-        assert!(!error.contains("as a value") && !error.contains("exists\n"), "{args:?}: {error}");
-        assert_eq!(error.contains("similar argument"), option == "--jsn", "{args:?}: {error}");
+        assert!(error.contains(&format!("Usage: {usage}")), "{args:?}: {error}");
     }
 }
 
@@ -228,7 +223,7 @@ fn a_snapshot_is_read_by_every_command_or_sent_to_import() {
 }
 
 #[test]
-fn the_older_of_recorder_and_reader_is_named() {
+fn another_version_of_the_recorder_is_named() {
     let scratch = Scratch::new();
     let of = |version: &str| {
         let mut t = TraceBuilder::new();
@@ -239,8 +234,9 @@ fn the_older_of_recorder_and_reader_is_named() {
         assert!(output.status.success());
         text(&output.stderr)
     };
-    assert!(of("0.0.1").contains("recorded by vramtrace 0.0.1, which is older than this command"));
-    let newer = of("99.1.0");
-    assert!(newer.contains("is older: it skips records") && newer.contains("99.1.0"), "{newer}");
+    for version in ["0.0.1", "99.1.0"] {
+        let said = of(version);
+        assert!(said.contains(&format!("recorded by vramtrace {version}; this is ")), "{said}");
+    }
     assert_eq!(of(env!("CARGO_PKG_VERSION")), "");
 }

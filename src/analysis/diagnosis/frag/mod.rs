@@ -17,7 +17,7 @@ mod sizes;
 #[cfg(test)]
 mod tests;
 
-pub use moment::{FragAt, MomentError, RequestSizes, find};
+pub use moment::{FragAt, MomentError, ROUNDED_NS, RequestSizes, find};
 pub use pins::Pin;
 
 pub use segment::{FragBlock, FragSegment};

@@ -11,6 +11,7 @@ use crate::replay::{
 };
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
+use crate::units::seconds;
 
 /// Why a moment cannot be shown.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -25,7 +26,12 @@ pub enum MomentError {
     NotKnown(UnknownMoment),
     #[error("--at step:{0}: {1}")]
     NoStep(usize, String),
+    #[error("--at {}: it ends at {}", seconds(*.at_ns), seconds(*.end_ns))]
+    AfterEnd { at_ns: u64, end_ns: u64 },
 }
+
+/// Times are printed in ms.
+pub const ROUNDED_NS: u64 = 1_000_000;
 
 /// The fragmentation of every device with blocks. Reads the trace once, and once more up to a moment other
 /// than the end. Memory is bounded by the live set.
@@ -49,6 +55,11 @@ pub fn find(
     };
     let mut sizes = RequestSizes::default();
     let end = trace.replay(definitions, &mut sizes).state;
+    if let Moment::At(at_ns) = at
+        && at_ns > end.time_ns.saturating_add(ROUNDED_NS)
+    {
+        return Err(MomentError::AfterEnd { at_ns, end_ns: end.time_ns });
+    }
     let mut frags = FragAt::new(trace, definitions, &end, &sizes, (at, place))?;
     trace.visit(definitions, &mut [&mut frags]);
     frags.finish()

@@ -55,7 +55,7 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
     let capacity = capacity(one, &recorded)?;
     let conf = |name: &&str| Some((name.to_string(), Conf::parse(name).ok()?));
     let confs: Vec<(String, Conf)> = GRID.iter().filter_map(conf).collect();
-    let Prediction { settings, .. } = predict(&recorded, &confs, vec![capacity], &|| {});
+    let Prediction { settings, .. } = predict(&recorded, &confs, vec![capacity]);
     let fits = |at: usize| settings[at].at.first().is_some_and(|at| at.fits);
     let best = (0..settings.len())
         .find(|at| fits(*at) && !settings[*at].in_force && settings[*at].forbidden.is_none());

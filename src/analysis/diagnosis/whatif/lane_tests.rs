@@ -82,7 +82,7 @@ fn a_fit_that_uses_by_other_streams_may_undo_is_too_close_to_say() {
     let confs = [("default".to_string(), Conf::default())];
     let capacities: Vec<Capacity> =
         [30, 45, 70].map(|mib| Capacity { bytes: mib * MIB, origin: Origin::Asked }).to_vec();
-    let prediction = predict(&found, &confs, capacities, &|| {});
+    let prediction = predict(&found, &confs, capacities);
     assert_eq!(prediction.unseen, 20 * MIB);
     let of = |at: &AtCapacity| (at.fits, at.too_close);
     let verdicts: Vec<(bool, bool)> = prediction.settings[0].at.iter().map(of).collect();

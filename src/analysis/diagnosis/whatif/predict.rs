@@ -223,13 +223,11 @@ fn misses(setting: &Setting) -> usize {
     setting.at.iter().filter(|at| !at.fits).count()
 }
 
-/// Replays the run under each of `confs` and under the setting in force, on all cores. `progress` is called
-/// after each.
+/// Replays the run under each of `confs` and under the setting in force, on all cores.
 pub fn predict(
     recorded: &Recorded,
     confs: &[(String, Conf)],
     capacities: Vec<Capacity>,
-    progress: &(dyn Fn() + Sync),
 ) -> Prediction {
     let mut confs = confs.to_vec();
     if let Some(conf) = &recorded.in_force.conf
@@ -237,11 +235,7 @@ pub fn predict(
     {
         confs.push((recorded.in_force.name().to_string(), conf.clone()));
     }
-    let one = |(name, conf): (String, Conf)| {
-        let setting = setting(recorded, name, conf, &capacities);
-        progress();
-        setting
-    };
+    let one = |(name, conf): (String, Conf)| setting(recorded, name, conf, &capacities);
     let mut settings: Vec<Setting> = std::thread::scope(|scope| {
         let one = &one;
         let spawn = |conf| scope.spawn(move || one(conf));

@@ -46,7 +46,7 @@ fn predicted(recorded: &Recorded, confs: &[&str], capacities: &[u64]) -> Predict
     let confs: Vec<(String, Conf)> =
         confs.iter().map(|text| (text.to_string(), Conf::parse(text).unwrap())).collect();
     let asked = |bytes: &u64| Capacity { bytes: *bytes, origin: Origin::Asked };
-    predict(recorded, &confs, capacities.iter().map(asked).collect(), &|| {})
+    predict(recorded, &confs, capacities.iter().map(asked).collect())
 }
 
 fn oom(t: &mut TraceBuilder, at: u64, size: u64) {
