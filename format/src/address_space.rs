@@ -308,13 +308,12 @@ impl AddressSpace {
         // A mapping may be recorded before its reservation.
         let covered = self.touching(address, size).filter_map(|mapping| mapping.cut(address, to));
         let covered: Vec<Mapping> = covered.collect();
-        let mut reservation = Reservation { address, size, site, stack, covered: 0 };
-        for mapping in &covered {
-            reservation.covered = reservation.covered.saturating_add(mapping.size);
-            let shown = self.shown.entry((mapping.object, address)).or_default();
-            *shown = shown.saturating_add(mapping.size);
-        }
+        let reservation = Reservation { address, size, site, stack, covered: 0 };
         self.reservations.insert(address, reservation);
+        for mapping in &covered {
+            self.cover(mapping.address, mapping.size, true);
+            self.show(mapping, true);
+        }
         self.used = true;
         stale
     }
@@ -358,16 +357,13 @@ impl AddressSpace {
 
     /// Adds the bytes of a mapping or sleeping range to the covered bytes of its reservation, or subtracts them.
     fn cover(&mut self, address: u64, size: u64, add: bool) {
-        let Some((_, reservation)) = self.reservations.range_mut(..=address).next_back() else {
-            return;
-        };
-        if address >= reservation.end() {
-            return;
+        let before = self.reservations.range_mut(..=address).next_back();
+        if let Some((_, reservation)) = before.filter(|(_, found)| address < found.end()) {
+            reservation.covered = match add {
+                true => reservation.covered.saturating_add(size),
+                false => reservation.covered.saturating_sub(size),
+            };
         }
-        reservation.covered = match add {
-            true => reservation.covered.saturating_add(size),
-            false => reservation.covered.saturating_sub(size),
-        };
     }
 
     fn show(&mut self, mapping: &Mapping, add: bool) {

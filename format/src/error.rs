@@ -37,8 +37,6 @@ pub(crate) fn one_of<T: Copy>(
     values: &[(&str, T)],
     why_not: &'static str,
 ) -> Result<T, NotUnderstood> {
-    match values.iter().find(|(name, _)| *name == text) {
-        Some((_, value)) => Ok(*value),
-        None => NotUnderstood::new(why_not),
-    }
+    let found = values.iter().find(|(name, _)| *name == text);
+    found.map_or_else(|| NotUnderstood::new(why_not), |(_, value)| Ok(*value))
 }

@@ -105,17 +105,6 @@ impl Header {
             false => Ok((header, sound)),
         }
     }
-
-    fn flags(&self) -> u32 {
-        let flag = |bit, is_set: bool| if is_set { bit } else { 0 };
-        flag(HAS_RANK, self.rank.is_some())
-            | flag(HAS_LOCAL_RANK, self.local_rank.is_some())
-            | flag(HAS_WORLD_SIZE, self.world_size.is_some())
-            | flag(HAS_DRIVER, self.driver_version.is_some())
-            | flag(HAS_MAX, self.max_bytes.is_some())
-            | flag(HAS_TAIL, self.tail.is_some())
-            | flag(TAIL_IN_MEMORY, self.tail == Some(TailPlace::Memory))
-    }
 }
 
 /// The number of a run by its identifier: FNV-1a, and 1 in place of 0.
@@ -150,23 +139,31 @@ struct Page {
 
 impl Page {
     fn exchange(&mut self, header: &mut Header) {
-        let mut flags = header.flags();
         self.number(8, &mut header.major);
         self.number(10, &mut header.minor);
-        self.number(12, &mut flags);
+        let mut flags = match header.tail {
+            None => 0,
+            Some(TailPlace::Beside) => HAS_TAIL,
+            Some(TailPlace::Memory) => HAS_TAIL | TAIL_IN_MEMORY,
+        };
+        if !self.writes {
+            self.number(12, &mut flags);
+        }
         self.copy(16, &mut header.uuid);
         self.number(32, &mut header.pid);
         self.number(36, &mut header.parent_pid);
         self.number(40, &mut header.process_start_ticks);
         self.number(48, &mut header.start_unix_ns);
         self.number(56, &mut header.start_mono_ns);
-        self.optional(64, flags & HAS_RANK != 0, &mut header.rank);
-        self.optional(68, flags & HAS_LOCAL_RANK != 0, &mut header.local_rank);
-        self.optional(72, flags & HAS_WORLD_SIZE != 0, &mut header.world_size);
-        self.optional(76, flags & HAS_DRIVER != 0, &mut header.driver_version);
-        self.optional(80, flags & HAS_MAX != 0, &mut header.max_bytes);
-        self.optional(88, true, &mut header.run);
-        header.run = header.run.filter(|run| *run != 0);
+        self.optional(64, (&mut flags, HAS_RANK), &mut header.rank);
+        self.optional(68, (&mut flags, HAS_LOCAL_RANK), &mut header.local_rank);
+        self.optional(72, (&mut flags, HAS_WORLD_SIZE), &mut header.world_size);
+        self.optional(76, (&mut flags, HAS_DRIVER), &mut header.driver_version);
+        self.optional(80, (&mut flags, HAS_MAX), &mut header.max_bytes);
+        let mut run = header.run.unwrap_or(0);
+        self.number(88, &mut run);
+        header.run = Some(run).filter(|run| *run != 0);
+        self.number(12, &mut flags);
         header.tail = match flags & TAIL_IN_MEMORY {
             _ if flags & HAS_TAIL == 0 => None,
             0 => Some(TailPlace::Beside),
@@ -212,10 +209,19 @@ impl Page {
         *value = T::from_bits(u64::from_le_bytes(word)).unwrap_or(*value);
     }
 
-    fn optional<T: Scalar + Default>(&mut self, at: usize, is_there: bool, value: &mut Option<T>) {
+    /// A number that is there if its flag is set.
+    fn optional<T: Scalar + Default>(
+        &mut self,
+        at: usize,
+        (flags, flag): (&mut u32, u32),
+        value: &mut Option<T>,
+    ) {
+        if self.writes && value.is_some() {
+            *flags |= flag;
+        }
         let mut number = value.unwrap_or_default();
         self.number(at, &mut number);
-        *value = is_there.then_some(number);
+        *value = (*flags & flag != 0).then_some(number);
     }
 
     /// A string: length (u16), then bytes, cut to `most` bytes and to the page. False: not even its length fits.

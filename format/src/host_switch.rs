@@ -26,9 +26,8 @@ pub enum NoSwitch {
 /// Whether an existing file with this mode and owner, by `lstat`, switches the recording of `user`'s processes off.
 /// What it contains does not matter.
 pub fn check(mode: u32, owner: u32, user: u32) -> Result<(), NoSwitch> {
-    const KIND: u32 = 0o170000;
-    const REGULAR: u32 = 0o100000;
-    match (mode & KIND == REGULAR, owner == 0 || owner == user) {
+    // S_IFMT and S_IFREG.
+    match (mode & 0o170000 == 0o100000, owner == 0 || owner == user) {
         (false, _) => Err(NoSwitch::NotRegular),
         (true, false) => Err(NoSwitch::Owner(owner)),
         (true, true) => Ok(()),

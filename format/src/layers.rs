@@ -135,17 +135,8 @@ const LIBRARIES: [(&str, &str); 32] = [
 
 /// Packages that run the program's code, as the interpreter does: they allocate nothing for themselves. vramtrace's own is
 /// one, its decorators and magics call the program's functions.
-const RUNNERS: [&str; 9] = [
-    "vramtrace",
-    "IPython",
-    "ipykernel",
-    "ipykernel_launcher",
-    "_pytest",
-    "pytest",
-    "pluggy",
-    "xdist",
-    "execnet",
-];
+const RUNNERS: &str =
+    "vramtrace IPython ipykernel ipykernel_launcher _pytest pytest pluggy xdist execnet";
 
 /// The module that runs a notebook's cells.
 const NOTEBOOK: &str = "ipykernel_launcher";
@@ -164,25 +155,7 @@ const DISPATCH: [(&str, &[&str]); 9] = [
 ];
 
 /// Prefixes of file names of libraries of [`Layer::Plumbing`].
-const PLUMBING: [&str; 17] = [
-    "libcuda.so",
-    "libcudart",
-    "libnvidia-",
-    "libvramtrace",
-    "libc.so",
-    "libc-2",
-    "libm.so",
-    "libstdc++",
-    "libc++",
-    "libgcc_s",
-    "libpthread",
-    "libdl.so",
-    "ld-linux",
-    "libpython",
-    "_ctypes",
-    "libffi",
-    "[vdso]",
-];
+const PLUMBING: &str = "libcuda.so libcudart libnvidia- libvramtrace libc.so libc-2 libm.so libstdc++ libc++ libgcc_s libpthread libdl.so ld-linux libpython _ctypes libffi [vdso]";
 
 impl Places {
     /// From the header of the program's trace.
@@ -241,7 +214,7 @@ impl Places {
         if let Some(package) = package(file) {
             return match FRAMEWORKS.iter().any(|(name, _)| *name == package) {
                 true => Layer::Framework,
-                false if RUNNERS.contains(&package) => Layer::Plumbing,
+                false if is_runner(package) => Layer::Plumbing,
                 false => Layer::Package,
             };
         }
@@ -337,9 +310,13 @@ impl Places {
     }
 }
 
+fn is_runner(package: &str) -> bool {
+    RUNNERS.split(' ').any(|runner| runner == package)
+}
+
 /// Whether a library is of [`Layer::Plumbing`]. `name`: its file name.
 pub fn is_plumbing(name: &str) -> bool {
-    PLUMBING.iter().any(|prefix| name.starts_with(prefix))
+    PLUMBING.split(' ').any(|prefix| name.starts_with(prefix))
 }
 
 /// Whether it is an extension module of Python's standard library: `_asyncio`, for example, calls the program's code.
@@ -361,7 +338,7 @@ pub fn package_title(package: &str) -> String {
 /// The installed package that a Python source file belongs to. `None`: it belongs to none, or to one that runs the
 /// program's code.
 pub fn package_of_source(file: &str) -> Option<&str> {
-    package(file).filter(|package| !RUNNERS.contains(package))
+    package(file).filter(|package| !is_runner(package))
 }
 
 /// Whether a Python function of PyTorch only dispatches calls. `function`: its qualified name.

@@ -118,16 +118,9 @@ pub use read::lookup::Lookup;
 pub use read::reader::{self, Run, TraceReader};
 pub use read::tail;
 pub use record::define::Define;
-pub use record::definition::{
-    BLOCK_REQUESTS, BLOCK_STREAMS, Definition, Join, NativeName, PATCHED_BY, PoolOrigin,
-    PythonFrame, StackFlags,
-};
+pub use record::definition::*;
 pub use record::event::{Event, Stamped};
-pub use record::values::{
-    Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, HeldBytes, HistoryBin, HistoryDevice,
-    HistoryHolder, HistoryLevel, HistoryPhase, Mark, OomEvidence, PostMortem, Refused, RefusedBy,
-    Sample, StopReason, SummaryDriver, SummaryHolder, SummaryMoment, SwitchedBy, Took,
-};
+pub use record::values::*;
 pub use record::{code, word};
 pub use window::{LINE, SLOT, WindowHeader, WindowKind, slot_offset};
 pub use write::writer::{Appended, Reserved, Short, WindowWriter};

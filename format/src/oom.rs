@@ -53,11 +53,8 @@ impl OtherLimit {
     /// Finds the limit in the settings of a trace, or of the process itself. MPS precedes the cgroup.
     pub fn of<'s>(setting: impl Fn(&str) -> Option<&'s str>) -> Option<OtherLimit> {
         let is_set = |name| setting(name).is_some_and(|value| !value.trim().is_empty());
-        match (is_set(MPS_LIMIT), is_set(CGROUP_LIMIT)) {
-            (true, _) => Some(OtherLimit::Mps),
-            (false, true) => Some(OtherLimit::Cgroup),
-            (false, false) => None,
-        }
+        let all = [(MPS_LIMIT, OtherLimit::Mps), (CGROUP_LIMIT, OtherLimit::Cgroup)];
+        all.into_iter().find(|(name, _)| is_set(name)).map(|(_, limit)| limit)
     }
 }
 

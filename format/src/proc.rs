@@ -141,14 +141,6 @@ impl Stat {
     }
 }
 
-/// Whether this is the process `root` or a descendant.
-pub fn is_below(pid: u32, root: u32) -> bool {
-    /// Deeper chains of parents are cut, as pids may be reused while one is read.
-    const DEEPEST: usize = 1000;
-    let parent = |pid: &u32| Stat::of(*pid).map(|stat| stat.parent).filter(|pid| *pid > 0);
-    std::iter::successors(Some(pid), parent).take(DEEPEST).any(|pid| pid == root)
-}
-
 /// The pids in /proc.
 pub fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -2,6 +2,7 @@
 //! which checks them before a program starts.
 
 use crate::error::{NotUnderstood, one_of};
+use crate::size::Decimal;
 
 /// What is recorded of the blocks of a framework's cache. Driver memory is always recorded whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,22 +22,13 @@ pub fn recording(text: &str) -> Result<Recording, NotUnderstood> {
 /// `VRAMTRACE_OVERHEAD` when it is not set, in millionths of a thread's time.
 pub const OVERHEAD_DEFAULT: u32 = 20_000;
 
-/// Parses a percentage, in steps of 0.01 %. The result is in millionths.
+/// Parses a percentage. The result is in millionths.
 pub fn overhead(text: &str) -> Result<u32, NotUnderstood> {
-    millionths(text)
-        .map_or_else(|| NotUnderstood::new("is not a percentage from 0.01% to 100%"), Ok)
-}
-
-fn millionths(text: &str) -> Option<u32> {
-    let number = text.strip_suffix('%')?.trim_end();
-    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole) || !digits(part) || part.len() > 2 {
-        return None;
+    let percent = text.strip_suffix('%').and_then(|number| Decimal::parse(number.trim_end()));
+    match percent.and_then(|percent| percent.times(10_000)) {
+        Some(millionths @ 100..=1_000_000) => Ok(millionths as u32),
+        _ => NotUnderstood::new("is not a percentage from 0.01% to 100%"),
     }
-    let hundredths: u32 = format!("{part:0<2}").parse().ok()?;
-    let all = whole.parse::<u32>().ok()?.checked_mul(100)?.checked_add(hundredths)?;
-    (1..=10_000).contains(&all).then_some(all * 100)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! command.
 
 pub use crate::error::NotUnderstood as SizeError;
+use crate::physical::{GIB, MIB};
 
 /// Examples of sizes, for messages.
 pub const EXAMPLES: &str = "8GiB, 8g, 8192m (binary) or 8000MB (decimal)";
@@ -98,8 +99,6 @@ pub struct AsGiven(pub u64);
 
 impl std::fmt::Display for AsGiven {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        const MIB: u64 = 1 << 20;
-        const GIB: u64 = 1 << 30;
         const GB: u64 = 1_000_000_000;
         /// More digits are hard to compare with figures in GiB.
         const MOST_MIB: u64 = 9_999;

@@ -283,7 +283,7 @@ fn kinds_and_words_of_a_newer_writer_are_skipped() {
     put(first, &mut [head(0x7E, 2), 3]);
     // A known kind, longer than known today.
     let unmap = |address, size, stack| Event::Unmap { address, size, stack: StackId(stack) };
-    put(first + 16, &mut [head(unmap(0, 0, 0).code(), 6), 0, 10, 20, 30, 40]);
+    put(first + 16, &mut [head(0x17, 6), 0, 10, 20, 30, 40]);
     put(first + 64, &mut [head(0x7D, 1)]);
     let reader = TraceReader::new(&bytes).unwrap();
     let mut events = reader.events();

@@ -15,6 +15,7 @@ use crate::console::{json_line, message};
 use crate::error::Failure;
 use crate::launch::RunResult;
 use crate::launch::child::Status;
+use crate::live_processes::owner::slurm_job;
 
 /// The most bytes of traces that are read in full for the lines. A batch system kills a job soon after its end.
 const MOST_BYTES: u64 = 512 << 20;
@@ -135,7 +136,7 @@ fn job() -> Option<String> {
     let of_cgroup = || {
         let text = files::read_kernel("/proc/self/cgroup").ok()?;
         let text = String::from_utf8_lossy(&text);
-        cgroup::path(&text).and_then(cgroup::slurm_job).map(String::from)
+        cgroup::path(&text).and_then(slurm_job).map(String::from)
     };
     cgroup::JOB_VARIABLES.iter().find_map(variable).or_else(of_cgroup)
 }

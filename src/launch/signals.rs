@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libc::{c_int, pid_t, siginfo_t, sigset_t};
 
-use vramtrace_format::proc;
+use vramtrace_format::proc::Stat;
 
 /// A signal that this process got.
 #[derive(Clone, Copy)]
@@ -95,7 +95,7 @@ impl Signal {
         }
         // SAFETY: these codes fill the field. 0: a process of an outer pid namespace. getpid always succeeds.
         let (sender, own) = unsafe { (self.info.si_pid(), libc::getpid()) };
-        sender == own || sender != 0 && proc::is_below(sender as u32, command as u32)
+        sender == own || sender != 0 && is_below(sender as u32, command as u32)
     }
 
     /// The terminal sends to a group, or, when it is closed, to the leader of the session alone.
@@ -158,4 +158,12 @@ pub fn die_by(signal: c_int) {
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &only(signal), std::ptr::null_mut());
         libc::raise(signal);
     }
+}
+
+/// Whether this is the process `root` or a descendant.
+fn is_below(pid: u32, root: u32) -> bool {
+    /// Deeper chains of parents are cut, as pids may be reused while one is read.
+    const DEEPEST: usize = 1000;
+    let parent = |pid: &u32| Stat::of(*pid).map(|stat| stat.parent).filter(|pid| *pid > 0);
+    std::iter::successors(Some(pid), parent).take(DEEPEST).any(|pid| pid == root)
 }

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use vramtrace_format::shown::cut;
-use vramtrace_format::{LiveDevice, LiveOwner, cgroup, uuid};
+use vramtrace_format::{LiveDevice, LiveOwner, uuid};
 use vramtrace_reader::units::clean;
 
 use super::families::{Family, Merge};
+use crate::live_processes::owner::{container, pod, slurm_job};
 use crate::live_processes::process::ProcessKey;
 
 /// Bytes of a label's value. Values come from pages and /proc, and may be anything: they are cut and cleaned.
@@ -33,13 +34,13 @@ impl Group {
     /// `outer`: the path of the cgroup as it is seen from here, which has the container where the process sees `/`.
     pub fn of(owner: &LiveOwner, outer: Option<&str>) -> Group {
         let paths = || outer.into_iter().chain([owner.cgroup.as_str()]);
-        let slurm = || paths().find_map(cgroup::slurm_job).map(String::from);
+        let slurm = || paths().find_map(slurm_job).map(String::from);
         let job = Some(owner.job.clone()).filter(|job| !job.is_empty()).or_else(slurm);
         Group([
             label(&job.unwrap_or_default()),
             owner.rank.map(|rank| rank.to_string()).unwrap_or_default(),
-            label(&paths().find_map(cgroup::pod).unwrap_or_default()),
-            label(paths().find_map(cgroup::container).unwrap_or_default()),
+            label(&paths().find_map(pod).unwrap_or_default()),
+            label(paths().find_map(container).unwrap_or_default()),
             label(&owner.executable),
         ])
     }

@@ -8,7 +8,7 @@ pub mod frame;
 pub mod known_names;
 mod limits;
 pub mod native;
-mod notebooks;
+pub mod notebooks;
 mod outside;
 mod packed;
 mod torch_version;

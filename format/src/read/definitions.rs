@@ -59,7 +59,7 @@ impl<'a> Definitions<'a> {
             bytes,
             windows,
             next_window: 0,
-            scan: Scan::empty(),
+            scan: Scan::default(),
             pending: HashMap::default(),
             findings: Findings::default(),
         }
@@ -75,15 +75,9 @@ impl<'a> Definitions<'a> {
         self.findings.unknown
     }
 
-    fn open_next(&mut self) {
-        let window = &self.windows[self.next_window];
-        self.scan = Scan::new(window.bytes(self.bytes), window, 0, false);
-        self.next_window += 1;
-    }
-
     /// Adds a part. Returns the definition if the part was its last one.
     fn part(&mut self, raw: &Raw) -> Option<Definition> {
-        let offset = self.scan.offset() + raw.at as u64;
+        let offset = self.scan.offset + raw.at as u64;
         let first = first_part(raw, offset);
         if first == offset {
             self.pending.insert(first, Pending::default());
@@ -108,11 +102,10 @@ impl Iterator for Definitions<'_> {
     fn next(&mut self) -> Option<Definition> {
         loop {
             let Some(raw) = self.scan.next(&mut self.findings) else {
-                if self.scan.is_at_end() && self.next_window < self.windows.len() {
-                    self.open_next();
-                    continue;
-                }
-                return None;
+                let window = self.windows.get(self.next_window)?;
+                self.scan = Scan::new(window.bytes(self.bytes), window, 0, false);
+                self.next_window += 1;
+                continue;
             };
             if raw.kind == code::PART {
                 match self.part(&raw) {

@@ -49,7 +49,7 @@ impl<'a> Events<'a> {
             bytes,
             windows,
             next_window: first,
-            scan: Scan::empty(),
+            scan: Scan::default(),
             sequence: cursor.sequence,
             position: 0,
             last_ns: cursor.last_ns,
@@ -59,9 +59,7 @@ impl<'a> Events<'a> {
         if let Some(window) = windows.get(first) {
             let resumed = window.header.sequence == cursor.sequence && cursor.at > 0;
             events.open(if resumed { cursor.at as usize } else { 0 });
-            if resumed {
-                events.last_ns = cursor.last_ns;
-            }
+            events.last_ns = if resumed { cursor.last_ns } else { events.last_ns };
         }
         events
     }
@@ -83,7 +81,7 @@ impl<'a> Events<'a> {
 
     /// The position from which a later reader of the same file continues.
     pub fn cursor(&self) -> Cursor {
-        Cursor { sequence: self.sequence, at: self.scan.position() as u64, last_ns: self.last_ns }
+        Cursor { sequence: self.sequence, at: self.scan.at as u64, last_ns: self.last_ns }
     }
 
     /// Opens the next window, at byte `at` of it.
@@ -99,15 +97,6 @@ impl<'a> Events<'a> {
         }
         self.next_window += 1;
     }
-
-    /// Opens the next window. False: there is none, or the current one may still get records.
-    fn next_window(&mut self) -> bool {
-        if !self.scan.is_at_end() || self.next_window >= self.windows.len() {
-            return false;
-        }
-        self.open(0);
-        true
-    }
 }
 
 impl Events<'_> {
@@ -117,10 +106,12 @@ impl Events<'_> {
     pub fn read(&mut self, at: &mut Stamped) -> bool {
         loop {
             let Some(raw) = self.scan.next(&mut self.findings) else {
-                if self.next_window() {
-                    continue;
+                // There is none, or the current one may still get records.
+                if !self.scan.is_at_end() || self.next_window >= self.windows.len() {
+                    return false;
                 }
-                return false;
+                self.open(0);
+                continue;
             };
             let time_ns = match raw.kind {
                 code::ANCHOR => {

@@ -1,5 +1,6 @@
 //! A window that was found in a file.
 
+use crate::record::wire::word_of;
 use crate::window::WindowHeader;
 
 /// A window found in the file.
@@ -26,11 +27,6 @@ impl Window {
 
     /// Whether every byte is published, so that nothing more is written. `bytes`: those of the window.
     pub(super) fn is_complete(&self, bytes: &[u8]) -> bool {
-        published(bytes) >= self.header.bytes() as u64
+        word_of(bytes, 7) >= self.header.bytes() as u64
     }
-}
-
-/// Number of published bytes, from the window's header.
-fn published(window_bytes: &[u8]) -> u64 {
-    window_bytes.get(56..64).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }

@@ -7,7 +7,7 @@ use super::tail::header_at;
 use crate::header::HEADER_BYTES;
 use crate::record::code;
 use crate::record::definition::Definition;
-use crate::window::{SLOT, WindowHeader, WindowKind, slot_offset};
+use crate::window::{SLOT, WindowKind, slot_offset};
 
 /// Greatest number of consecutive definition windows that are searched for the parts of one definition.
 const WINDOWS_MOST: usize = 8;
@@ -85,7 +85,10 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
                 if !(self.read)(offset, &mut bytes) {
                     return None;
                 }
-                let header = header(&bytes)?;
+                let header = header_at(&bytes)?;
+                if header.kind != WindowKind::Definitions {
+                    return None;
+                }
                 if self.kept.len() == KEPT {
                     self.kept.remove(0);
                 }
@@ -107,8 +110,4 @@ fn starts(raw: &Raw) -> Option<(u8, u32)> {
     }
     let small = raw.words().nth(1)?;
     (raw.small >> 16 == 0).then_some((raw.small as u8, small as u32))
-}
-
-fn header(bytes: &[u8]) -> Option<WindowHeader> {
-    header_at(bytes).filter(|header| header.kind == WindowKind::Definitions)
 }

@@ -51,22 +51,15 @@ impl<'a> TraceReader<'a> {
         let page = bytes.first_chunk::<HEADER_BYTES>();
         let page = page.ok_or(Error::TooShort { bytes: bytes.len() as u64 })?;
         let broken = Damage { offset: 0, bytes: HEADER_BYTES as u64, kind: DamageKind::Header };
-        let (header, tag) = match Header::from_page(page) {
-            Ok((header, true)) => {
-                let tag = header.file_tag();
-                (header, Some(tag))
-            }
-            Ok((header, false)) => {
-                damage.push(broken);
-                (header, None)
-            }
+        let (tag, header) = match Header::from_page(page) {
+            Ok((header, sound)) => (Some(header.file_tag()).filter(|_| sound), header),
             // The first bytes are damaged, but the windows are readable.
-            Err(Error::NotATrace) if any_window(bytes, 0).is_some() => {
-                damage.push(broken);
-                (Header::default(), None)
-            }
+            Err(Error::NotATrace) if any_window(bytes, 0).is_some() => (None, Header::default()),
             Err(error) => return Err(error),
         };
+        if tag.is_none() {
+            damage.push(broken);
+        }
         let windows = find_windows(bytes, data, tag, &mut damage);
         let (mut definitions, mut events): (Vec<_>, Vec<_>) =
             windows.into_iter().partition(|w| w.header.kind == WindowKind::Definitions);

@@ -45,14 +45,15 @@ pub(crate) struct Findings {
     pub unfinished: u64,
 }
 
-/// Reads the records of a window in order.
-#[derive(Clone, Debug)]
+/// Reads the records of a window in order. The default has none.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Scan<'a> {
     /// The bytes of the window, header included. Shorter than the window if the file is truncated.
     bytes: &'a [u8],
-    at: usize,
+    /// Position of the next record, in bytes from the window's start.
+    pub(super) at: usize,
     /// File offset of the window.
-    offset: u64,
+    pub(super) offset: u64,
     /// Stop at the first record that is not published yet, instead of skipping it.
     living: bool,
     /// Every byte of the window was published: zeros in it are damage.
@@ -89,25 +90,9 @@ impl<'a> Scan<'a> {
         Scan { bytes, at, offset, living, complete, check, searched: (0, 0) }
     }
 
-    /// A scan without records.
-    pub(super) fn empty() -> Scan<'a> {
-        let (check, searched) = (Check::new(), (0, 0));
-        Scan { bytes: &[], at: 0, offset: 0, living: false, complete: false, check, searched }
-    }
-
-    /// Position of the next record, in bytes from the window's start.
-    pub(super) fn position(&self) -> usize {
-        self.at
-    }
-
     /// Whether all records were read. False after a stop at a record that is not published.
     pub(super) fn is_at_end(&self) -> bool {
         self.at >= self.bytes.len()
-    }
-
-    /// File offset of the window.
-    pub(super) fn offset(&self) -> u64 {
-        self.offset
     }
 
     /// The next intact record. `None`: the end of the window, or a record that is not published yet.

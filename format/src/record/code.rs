@@ -20,6 +20,5 @@ pub const BLOCK_FREE_SHORT: u8 = 0x22;
 /// Definitions have this code or a greater one.
 pub const FIRST_DEFINITION: u8 = 0x80;
 /// Codes of the table of definitions, for [`crate::Lookup::early`].
-pub const DEFINE_TEXT: u8 = 0x86;
 pub const DEFINE_CODE: u8 = 0x89;
 pub const DEFINE_STACK: u8 = 0x8A;

@@ -55,7 +55,7 @@ impl<'a> Define<'a> {
         if self.done {
             return None;
         }
-        let (kind, small) = (self.fields.record.kind(), self.fields.record.small());
+        let (kind, small) = (self.fields.record.kind, self.fields.record.small());
         let body = self.body_len();
         if body <= MAX_WORDS - 2 {
             let record = Record::new(kind, small);

@@ -24,13 +24,6 @@ macro_rules! records {
             /// Code and name of each kind. The codes are those of the long forms.
             pub const KINDS: &[(u8, &str)] = &[$( ($code, stringify!($name)), )*];
 
-            /// The code of the long form.
-            pub fn code(&self) -> u8 {
-                match self {
-                    $( $enum::$name { .. } => $code, )*
-                }
-            }
-
             /// Encodes the long form.
             pub(super) fn put(&self) -> $crate::record::wire::Put<'_> {
                 match self {

@@ -6,7 +6,7 @@ use super::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK};
 /// A record without time, thread and check. `N`: capacity in words.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<const N: usize> {
-    kind: u8,
+    pub(crate) kind: u8,
     len: usize,
     words: [u64; N],
 }
@@ -43,10 +43,6 @@ impl<const N: usize> Record<N> {
     #[inline(always)]
     pub(crate) fn add_last(&mut self, bits: u64) {
         self.words[self.len - 1] |= bits;
-    }
-
-    pub(crate) fn kind(&self) -> u8 {
-        self.kind
     }
 
     /// The small field of word 1.

@@ -171,10 +171,6 @@ impl<'a> Get<'a> {
         Some((length, taken))
     }
 
-    fn is_at_end(&self) -> bool {
-        self.words.is_empty()
-    }
-
     #[inline(always)]
     pub(super) fn small<T: Scalar>(&mut self) -> Option<T> {
         let bits = self.small;
@@ -223,7 +219,7 @@ impl<'a> Get<'a> {
 
     #[inline(always)]
     pub(super) fn word_at_end(&mut self) -> Option<Option<u64>> {
-        Some(if self.is_at_end() { None } else { self.next() })
+        Some(if self.words.is_empty() { None } else { self.next() })
     }
 
     #[inline(always)]
@@ -233,7 +229,7 @@ impl<'a> Get<'a> {
 
     #[inline(always)]
     pub(super) fn inner_if<T: Fields>(&mut self) -> Option<Option<T>> {
-        Some(if self.is_at_end() { None } else { T::get(self) })
+        Some(if self.words.is_empty() { None } else { T::get(self) })
     }
 
     pub(super) fn packed<T: Scalar>(&mut self) -> Option<T> {

@@ -47,7 +47,7 @@ pub fn event_near(code: u8, numbers: &[u64]) -> Event {
     let small = numbers.first().copied().unwrap_or(0);
     let body = numbers.get(1..).unwrap_or_default();
     let whole: Vec<u64> = body.iter().copied().chain(std::iter::repeat(0)).take(14).collect();
-    let smalls = [small, small & 0x03_0303_0303, small & 0x02_0202_0202 | 0x01_0101_0101, 2, 3];
+    let smalls = [small, small & 0x03_0303_0303, 0x01_0101_0101, 0x02_0202_0202, 3];
     let mut tries = smalls.into_iter().flat_map(|small| [(small, body), (small, &whole)]);
     let found = tries.find_map(|(small, body)| decoded(code, small & SMALL_MASK, body));
     found.unwrap_or_else(|| panic!("kind {code:#x}: {numbers:?}"))

@@ -127,7 +127,7 @@ for n, cell in enumerate(json.load(open('model.ipynb'))['cells']):
     IPython.core.run_code(cell['source'], '/tmp/ipykernel_77/%d.py' % HASHES[n])
 ";
     let sources = [TAKE.to_string(), work.to_string(), "a = 1\nwork()\n".to_string()];
-    let hashes = sources.each_ref().map(|text| vramtrace_format::cells::hash_of(text));
+    let hashes = sources.each_ref().map(|text| vramtrace_reader::symbols::notebooks::hash_of(text));
     let numbers = [3, 7, 12];
     let cells: Vec<_> = sources.iter().zip(numbers).map(|(source, number)| {
         serde_json::json!({"cell_type": "code", "execution_count": number, "source": source})
