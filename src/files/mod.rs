@@ -41,8 +41,6 @@ pub enum Access {
     Read,
     /// For reading and writing.
     Write,
-    /// For writing; it is empty then.
-    Overwrite,
 }
 
 /// Opens a regular file for reading. Links are followed.
@@ -137,8 +135,7 @@ fn reopen(found: &File, access: Access) -> io::Result<File> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     let mut options = OpenOptions::new();
-    options.read(access != Access::Overwrite).write(access != Access::Read);
-    options.truncate(access == Access::Overwrite);
+    options.read(true).write(access == Access::Write);
     // A lease of another process would make the open wait.
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path_of(found))
 }

@@ -3,21 +3,21 @@
 //! shell) are written directly.
 //!
 //! The path is followed once ([`walk`]): from then on all that happens is relative to the opened directory, where names
-//! are given and links never followed. What another user put there is no target: a FIFO or a device is written, and a
-//! file is overwritten in place, only if that user cannot have chosen it.
+//! are given and links never followed. What another user put there is no target: a FIFO or a device is written only if that
+//! user cannot have chosen it. A file is never overwritten in place.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Seek, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::RawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, OFlags, StatxAttributes, StatxFlags, statx};
+use rustix::fs::OFlags;
 
 use super::directory::Directory;
 use super::walk::{End, Place, is_trusted, walk};
-use super::{Access, owned, path_of, random, reopen, set_mode};
+use super::{owned, path_of, random, set_mode};
 
 /// An output whose path was followed and checked.
 #[derive(Debug)]
@@ -123,51 +123,15 @@ fn write_complete<T>(
     force: bool,
     write: impl FnOnce(&File) -> io::Result<T>,
 ) -> io::Result<T> {
-    let new = match (New::inside(&place.directory), &place.there) {
-        (Ok(new), _) => new,
-        // The file is writable, its directory is not.
-        (Err(_), Some(there)) => {
-            let file = tempfile::tempfile()?;
-            let written = write(&file)?;
-            overwrite(place, there, &file)?;
-            return Ok(written);
-        }
-        (Err(error), None) => return Err(error),
-    };
+    let new = New::inside(&place.directory)?;
     // What another user lets others read is not that of a file of this user.
     let about = place.there.as_ref().map(File::metadata).transpose()?;
     if let Some(about) = about.filter(is_trusted) {
         set_mode(&new.file, about.mode() & 0o777)?;
     }
     let written = write(&new.file)?;
-    let file = new.file.try_clone()?;
-    match (new.keep(&place.name, force), &place.there) {
-        // A mount point cannot be replaced by rename.
-        (Err(error), Some(there)) if error.kind() == ErrorKind::ResourceBusy => {
-            overwrite(place, there, &file)?;
-        }
-        (kept, _) => kept?,
-    }
+    new.keep(&place.name, force)?;
     Ok(written)
-}
-
-/// Copies into an existing file, if no other user can have put it there: a name of somebody's file elsewhere.
-fn overwrite(place: &Place, there: &File, mut from: &File) -> io::Result<()> {
-    let is_mounted = is_mount_point(there) && is_trusted(&there.metadata()?);
-    if !place.directory.is_closed() && !is_mounted {
-        return Err(io::Error::other(
-            "cannot be replaced, and others may have put it into its directory: give another name",
-        ));
-    }
-    let mut to = reopen(there, Access::Overwrite)?;
-    from.rewind()?;
-    io::copy(&mut from, &mut to)?;
-    to.flush()
-}
-
-fn is_mount_point(file: &File) -> bool {
-    statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::empty())
-        .is_ok_and(|about| about.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 /// Replaces a file, or what else has its name, atomically by one of this text and mode. A link is replaced, not followed.
@@ -390,26 +354,6 @@ mod tests {
             assert_eq!(new.keep(OsStr::new("o"), force).is_ok(), good);
             assert_eq!(shared.names("shared"), ["o"]);
         }
-    }
-
-    #[test]
-    fn a_file_is_overwritten_in_place_only_where_nobody_else_can_have_put_it() {
-        let shared = Shared::new();
-        fs::write(shared.at("shared/o"), "before").unwrap();
-        let end = || match walk(&shared.at("shared/o"), None).unwrap() {
-            End::At(place) => place,
-            End::Descriptor(_) => unreachable!(),
-        };
-        let place = end();
-        let from = tempfile::tempfile().unwrap();
-        text(&from).unwrap();
-        let copy = || overwrite(&place, place.there.as_ref().unwrap(), &from);
-        let why = copy().unwrap_err().to_string();
-        assert!(why.contains("others may have put it"), "{why}");
-        assert_eq!(fs::read_to_string(shared.at("shared/o")).unwrap(), "before");
-        set_mode(&File::open(shared.at("shared")).unwrap(), 0o755).unwrap();
-        copy().unwrap();
-        assert_eq!(fs::read_to_string(shared.at("shared/o")).unwrap(), "ours");
     }
 
     #[test]
