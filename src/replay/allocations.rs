@@ -89,7 +89,7 @@ impl<O: Observer> Apply<'_, O> {
     /// Adds an allocation of the live set to the sums.
     pub(super) fn count_allocation(&mut self, key: Key, live: &Live, how: AllocCause) {
         if let Some(host) = self.state.host(live.kind) {
-            host.add(live.weigh(live.size));
+            host.change(live.weigh(live.size), true);
             self.observer.on_alloc(self.at, key, live, how);
             return;
         }
@@ -123,7 +123,7 @@ impl<O: Observer> Apply<'_, O> {
     /// Removes an allocation, which left the live set, from the sums.
     fn ended(&mut self, key: Key, live: &Live, how: FreeCause) {
         if let Some(host) = self.state.host(live.kind) {
-            host.remove(live.weigh(live.size));
+            host.change(live.weigh(live.size), false);
             self.observer.on_free(self.at, key, live, how);
             return;
         }

@@ -54,7 +54,7 @@ impl<O: Observer> Apply<'_, O> {
     /// Adds driver memory that was allocated, or that a checkpoint lists.
     pub(super) fn memory_added(&mut self, key: Key, live: &Live) {
         if key.space == Space::Device {
-            let waiting = self.state.cache.came(key, live, &self.state.live);
+            let waiting = self.state.cache.came(key, live);
             self.place_again(&waiting);
         }
     }
@@ -73,7 +73,7 @@ impl<O: Observer> Apply<'_, O> {
         if self.state.cache.ranges.may_hold_blocks(start, end) {
             self.end_blocks(start, end, FreeCause::WithMemory);
         }
-        let changes = self.state.cache.ranges.remove_in(start, end, &self.state.live);
+        let changes = self.state.cache.ranges.remove_in(start, end);
         self.apply_changes(changes);
     }
 

@@ -97,7 +97,7 @@ struct Page {
 }
 
 #[inline]
-fn changed(sum: u64, by: u64, grows: bool) -> u64 {
+pub(super) fn changed(sum: u64, by: u64, grows: bool) -> u64 {
     if grows { sum.saturating_add(by) } else { sum.saturating_sub(by) }
 }
 

@@ -57,17 +57,10 @@ impl ExecGraphs {
 
     /// Removes those of a context, in the order in which they were instantiated.
     pub(super) fn end_context(&mut self, context: ContextId) -> Vec<ExecGraph> {
-        let mut gone: Vec<(u64, ExecGraph)> = self
-            .live
-            .iter()
-            .filter(|(_, graph)| graph.context == context)
-            .map(|(handle, graph)| (*handle, *graph))
-            .collect();
-        gone.sort_unstable_by_key(|(_, graph)| graph.number);
-        for (handle, _) in &gone {
-            self.live.remove(handle);
-        }
-        gone.into_iter().map(|(_, graph)| graph).collect()
+        let of_context = self.live.extract_if(|_, graph| graph.context == context);
+        let mut gone: Vec<ExecGraph> = of_context.map(|(_, graph)| graph).collect();
+        gone.sort_unstable_by_key(|graph| graph.number);
+        gone
     }
 
     pub(super) fn forget(&mut self) {

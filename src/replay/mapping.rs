@@ -52,7 +52,7 @@ impl<O: Observer> Apply<'_, O> {
             self.observer.on_sleep_end(self.at, piece);
         }
         self.end_blocks(start, end, FreeCause::WithMemory);
-        let changes = self.state.cache.ranges.remove_in(start, end, &self.state.live);
+        let changes = self.state.cache.ranges.remove_in(start, end);
         self.apply_changes(changes);
     }
 
@@ -140,7 +140,7 @@ impl<O: Observer> Apply<'_, O> {
                 || (reserved && !state.cache.blocks_over(start, end, &state.live).is_empty());
             if backed && stays {
                 self.became_resident(start, end, false);
-                let changes = self.state.cache.ranges.pause(start, end, &self.state.live);
+                let changes = self.state.cache.ranges.pause(start, end);
                 self.apply_changes(changes);
             } else if backed {
                 self.mapping_went(start, end);
@@ -162,7 +162,7 @@ impl<O: Observer> Apply<'_, O> {
         let all: Vec<(u64, u64)> = before.map(|m| (m.address, m.end())).collect();
         for (start, end) in all {
             self.became_resident(start, end, false);
-            let changes = self.state.cache.ranges.pause(start, end, &self.state.live);
+            let changes = self.state.cache.ranges.pause(start, end);
             self.apply_changes(changes);
         }
     }

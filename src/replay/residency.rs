@@ -31,13 +31,6 @@ impl BlockOrder {
         }
     }
 
-    /// How many begin in `[start, end)`.
-    pub(super) fn beginning_in(&self, start: u64, end: u64) -> u32 {
-        let blocks =
-            self.0.as_ref().map_or(0, |blocks| blocks.range(start..end.max(start)).count());
-        u32::try_from(blocks).unwrap_or(u32::MAX)
-    }
-
     /// Blocks that reach into `[start, end)`: address, and bytes there.
     pub(super) fn over(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let Some(blocks) = &self.0 else { return Vec::new() };
@@ -63,6 +56,5 @@ mod tests {
         assert_eq!(order.over(15, 45), [(10, 5), (20, 5), (40, 5)]);
         assert_eq!(order.over(25, 40), []);
         assert_eq!(order.over(45, 50), [(40, 5)]);
-        assert_eq!((order.beginning_in(15, 45), order.beginning_in(41, 41)), (2, 0));
     }
 }

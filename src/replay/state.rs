@@ -11,7 +11,7 @@ use vramtrace_format::{
 
 use super::by_device::ByDevice;
 use super::cache::CacheState;
-use super::device::DeviceState;
+use super::device::{DeviceState, changed};
 use super::exec_graphs::ExecGraphs;
 use super::history::History;
 use super::live::LiveSet;
@@ -62,15 +62,11 @@ pub struct HostSums {
 }
 
 impl HostSums {
-    pub(super) fn add(&mut self, size: u64) {
-        self.live_bytes = self.live_bytes.saturating_add(size);
+    /// An allocation comes, or goes.
+    pub(super) fn change(&mut self, size: u64, comes: bool) {
+        self.live_bytes = changed(self.live_bytes, size, comes);
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
-        self.live_allocations += 1;
-    }
-
-    pub(super) fn remove(&mut self, size: u64) {
-        self.live_bytes = self.live_bytes.saturating_sub(size);
-        self.live_allocations = self.live_allocations.saturating_sub(1);
+        self.live_allocations = changed(self.live_allocations, 1, comes);
     }
 }
 
@@ -272,7 +268,7 @@ impl State {
         again.forget_live();
         for (key, live) in self.live.iter() {
             match again.host(live.kind) {
-                Some(host) => host.add(live.weigh(live.size)),
+                Some(host) => host.change(live.weigh(live.size), true),
                 None => again.devices.of(live.device).change_live(key, live, true),
             }
         }

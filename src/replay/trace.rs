@@ -59,7 +59,7 @@ impl Trace {
 
     /// Replays up to the last place of the visitors. Reads nothing if they have none.
     pub fn visit(&self, definitions: &Definitions, visitors: &mut [&mut dyn Visitor]) {
-        self.visit_places(None, definitions, visitors, None, &mut ());
+        self.visit_places(None, definitions, visitors, &mut ());
     }
 
     /// As [`Trace::visit`], from the last point before their places, of a replay of this trace.
@@ -69,7 +69,7 @@ impl Trace {
         definitions: &Definitions,
         visitors: &mut [&mut dyn Visitor],
     ) {
-        self.visit_places(Some(kept), definitions, visitors, None, &mut ());
+        self.visit_places(Some(kept), definitions, visitors, &mut ());
     }
 
     /// As [`Trace::visit`]; an observer follows up to the last place.
@@ -79,26 +79,14 @@ impl Trace {
         visitors: &mut [&mut dyn Visitor],
         observer: &mut impl Observer,
     ) {
-        self.visit_places(None, definitions, visitors, None, observer);
+        self.visit_places(None, definitions, visitors, observer);
     }
 
-    /// As [`Trace::visit_observed`], to the end of the trace.
-    pub fn visit_to_end(
-        &self,
-        definitions: &Definitions,
-        visitors: &mut [&mut dyn Visitor],
-        observer: &mut impl Observer,
-    ) {
-        self.visit_places(None, definitions, visitors, Some(Until::End), observer);
-    }
-
-    /// `last`: a place beside those of the visitors.
     fn visit_places(
         &self,
         kept: Option<&Kept>,
         definitions: &Definitions,
         visitors: &mut [&mut dyn Visitor],
-        last: Option<Until>,
         observer: &mut impl Observer,
     ) {
         let of_visitor = |(visitor, of): (usize, &&mut dyn Visitor)| {
@@ -106,17 +94,15 @@ impl Trace {
             stops.map(move |(index, stop)| (stop, (visitor, index))).collect::<Vec<_>>()
         };
         let places = visitors.iter().enumerate().flat_map(of_visitor);
-        let (mut stops, owners): (Vec<Until>, Vec<(usize, usize)>) = places.unzip();
-        stops.extend(last);
+        let (stops, owners): (Vec<Until>, Vec<(usize, usize)>) = places.unzip();
         if stops.is_empty() {
             return;
         }
         let begin = kept.and_then(|kept| kept.before(&stops));
         let how: How<_> = (observer, &mut |_, _| {}, None);
         self.replay_with(definitions, (begin, &stops), how, &mut |stop, state| {
-            if let Some((visitor, index)) = owners.get(stop) {
-                visitors[*visitor].visit(*index, state);
-            }
+            let (visitor, index) = owners[stop];
+            visitors[visitor].visit(index, state);
         });
     }
 

@@ -126,15 +126,18 @@ impl Definitions {
             }
             Definition::Code { id, minor, name, file, first_line, line_table } => {
                 let (name, file) = (name.into(), file.into());
-                self.stacks.add_code(id, Code { minor, name, file, first_line, line_table });
+                let code = Code { minor, name, file, first_line, line_table };
+                self.stacks.codes.insert(id, code);
             }
             Definition::Stack { id, flags, native, python, joins } => {
                 self.stacks.add_stack(id, flags, &native, python, joins);
             }
             Definition::Names { module, address, names } => {
-                self.stacks.add_names(module, address, names);
+                self.stacks.names.insert((module, address), names.into());
             }
-            Definition::Forward { stack, forward } => self.stacks.add_forward(stack, forward),
+            Definition::Forward { stack, forward } => {
+                self.stacks.forward.insert(stack, forward);
+            }
         }
     }
 

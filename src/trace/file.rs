@@ -114,7 +114,7 @@ impl Trace {
             map.read_in_order();
         }
         let mut data = data_ranges(&file)?;
-        let owner = beside.owner();
+        let owner = beside.owner;
         let bytes: u64 = data.iter().map(|range| range.end - range.start).sum();
         if owner.is_some() && bytes > MOST_OF_USER {
             return Err(io::Error::other(format!("has more than {}", size(MOST_OF_USER))).into());
@@ -139,7 +139,7 @@ impl Trace {
             let offset = file.metadata()?.len();
             damage.ranges.push(Damage { offset, bytes: 0, kind });
         }
-        let tail_in_memory = !running && tail.as_ref().is_some_and(Tail::is_in_memory);
+        let tail_in_memory = !running && tail.as_ref().is_some_and(|tail| tail.in_memory);
         let map = match tail {
             Some(tail) => {
                 let stray = |offset: &u64| Damage {
@@ -147,7 +147,7 @@ impl Trace {
                     bytes: 0,
                     kind: DamageKind::StrayWindow,
                 };
-                damage.ranges.extend(tail.impossible().iter().map(stray));
+                damage.ranges.extend(tail.impossible.iter().map(stray));
                 data = data_ranges(&file)?;
                 Some(tail.over(&file, &mut data)?)
             }
@@ -175,11 +175,8 @@ impl Trace {
     /// When the process of a trace started, by the header page alone.
     pub(super) fn started_unix_ns(path: &Path) -> Option<u64> {
         let mut page = [0; HEADER_BYTES];
-        let read = files::open(path).and_then(|file| file.read_exact_at(&mut page, 0));
-        let read = match compressed::begin(path, &mut page) {
-            Ok(()) => Ok(()),
-            Err(_) => read,
-        };
+        let read = compressed::begin(path, &mut page)
+            .or_else(|_| files::open(path)?.read_exact_at(&mut page, 0));
         match read.map(|()| TraceReader::new(&page)) {
             Ok(Ok(reader)) if reader.damage().is_empty() => Some(reader.header().start_unix_ns),
             // Its header page may be in its tail.

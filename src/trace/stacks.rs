@@ -70,13 +70,13 @@ pub struct Stacks {
     /// The modules at their addresses after the last definition: start -> (end, index of the module). Ranges
     /// never overlap.
     layout: BTreeMap<u64, (u64, u32)>,
-    codes: FxHashMap<u32, Code>,
+    pub(super) codes: FxHashMap<u32, Code>,
     addresses: IndexSet<Address, FxBuildHasher>,
     stacks: FxHashMap<StackId, Stack>,
     /// Of stacks in PyTorch's backward pass: the stack of the forward operation.
-    forward: FxHashMap<StackId, StackId>,
+    pub(super) forward: FxHashMap<StackId, StackId>,
     /// By the module's number.
-    names: FxHashMap<(u32, u64), Box<[NativeName]>>,
+    pub(super) names: FxHashMap<(u32, u64), Box<[NativeName]>>,
 }
 
 impl Stacks {
@@ -107,14 +107,6 @@ impl Stacks {
         self.layout.insert(start, (end, index));
     }
 
-    pub(super) fn add_names(&mut self, module: u32, address: u64, names: Vec<NativeName>) {
-        self.names.insert((module, address), names.into());
-    }
-
-    pub(super) fn add_code(&mut self, id: u32, code: Code) {
-        self.codes.insert(id, code);
-    }
-
     pub(super) fn add_stack(
         &mut self,
         id: StackId,
@@ -126,10 +118,6 @@ impl Stacks {
         let native = native.iter().map(|address| self.address(*address)).collect();
         let (python, joins) = (python.into(), joins.into());
         self.stacks.insert(id, Stack { flags, native, python, joins });
-    }
-
-    pub(super) fn add_forward(&mut self, stack: StackId, forward: StackId) {
-        self.forward.insert(stack, forward);
     }
 
     /// The stack of the forward operation whose autograd node a stack of PyTorch's backward pass runs. `None`: it runs

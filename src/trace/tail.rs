@@ -28,9 +28,10 @@ const MOST_BEHIND: u64 = 64 << 30;
 pub(super) struct Tail {
     header: Header,
     windows: Vec<(WindowHeader, Vec<u8>)>,
-    /// Places in the trace of windows that no recorder writes there.
-    impossible: Vec<u64>,
-    in_memory: bool,
+    /// Places in the trace of windows that were left out: no recorder writes them there, or so many.
+    pub(super) impossible: Vec<u64>,
+    /// Its file is in memory of this host.
+    pub(super) in_memory: bool,
 }
 
 impl Tail {
@@ -40,11 +41,6 @@ impl Tail {
         let length = file.metadata().ok()?.len();
         let tail = Tail::read(&found.file, header.file_tag(), length).ok()?;
         Some(Tail { in_memory: found.is_in_memory(), ..tail })
-    }
-
-    /// Whether its file is in memory of this host.
-    pub(super) fn is_in_memory(&self) -> bool {
-        self.in_memory
     }
 
     /// The header page of the tail with the trace's name, for a trace whose own header was cut off.
@@ -72,11 +68,6 @@ impl Tail {
             }
         }
         Ok(tail)
-    }
-
-    /// Places in the trace of windows that were left out: no recorder writes them there, or so many.
-    pub(super) fn impossible(&self) -> &[u64] {
-        &self.impossible
     }
 
     /// A private map of the trace with these windows at their places. Adds their ranges to `data`.

@@ -17,7 +17,7 @@ pub(super) struct Beside {
     directory: Option<Directory>,
     tails: OnceCell<Vec<OsString>>,
     /// Whose files are opened, by their whole names only. `None`: anybody's.
-    owner: Option<u32>,
+    pub owner: Option<u32>,
 }
 
 /// An open tail.
@@ -54,10 +54,6 @@ impl Beside {
     /// Of one trace, whose tail must be this user's too.
     pub(super) fn of_user(owner: u32, trace: &Path) -> Beside {
         Beside { owner: Some(owner), ..Beside::of(trace) }
-    }
-
-    pub(super) fn owner(&self) -> Option<u32> {
-        self.owner
     }
 
     /// Of one trace.

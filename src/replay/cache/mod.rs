@@ -71,11 +71,11 @@ impl CacheState {
         }
         for (key, allocation) in live.iter() {
             if let Some((start, range)) = allocated(key, allocation) {
-                self.ranges.add(start, range, live);
+                self.ranges.add(start, range);
             }
         }
         for mapping in space.mappings().filter(|mapping| space.backs(mapping)) {
-            self.ranges.add(mapping.address, mapped(mapping, live, space), live);
+            self.ranges.add(mapping.address, mapped(mapping, live, space));
         }
         for piece in space.asleep() {
             self.put_asleep(piece, reservation_of(piece.address, space));
@@ -123,10 +123,8 @@ impl CacheState {
     /// Removes a block that was outside of known memory. Returns its bytes.
     pub(super) fn displace(&mut self, address: u64) -> Option<u64> {
         self.ranges.order.remove(address);
-        match self.ranges.give_back(address) {
-            true => None,
-            false => self.outside.remove(&address),
-        }
+        self.ranges.give_back(address);
+        self.outside.remove(&address)
     }
 
     /// The bytes of a block whose memory is unmapped. 0 for a block outside of reservations.
@@ -138,9 +136,9 @@ impl CacheState {
     }
 
     /// Adds driver memory. Returns blocks that were recorded before it (a checkpoint has no order).
-    pub(super) fn came(&mut self, key: Key, live: &Live, all: &LiveSet) -> Vec<(u64, u64)> {
+    pub(super) fn came(&mut self, key: Key, live: &Live) -> Vec<(u64, u64)> {
         match allocated(key, live) {
-            Some((start, range)) => self.add(start, range, all).1,
+            Some((start, range)) => self.add(start, range).1,
             None => Vec::new(),
         }
     }
@@ -153,15 +151,15 @@ impl CacheState {
         live: &LiveSet,
         space: &AddressSpace,
     ) -> (Vec<Change>, Vec<(u64, u64)>) {
-        self.add(mapping.address, mapped(mapping, live, space), live)
+        self.add(mapping.address, mapped(mapping, live, space))
     }
 
-    fn add(&mut self, start: u64, range: Range, live: &LiveSet) -> (Vec<Change>, Vec<(u64, u64)>) {
+    fn add(&mut self, start: u64, range: Range) -> (Vec<Change>, Vec<(u64, u64)>) {
         if !self.is_used {
             return (Vec::new(), Vec::new());
         }
         let end = range.end;
-        let change = self.ranges.add(start, range, live);
+        let change = self.ranges.add(start, range);
         if self.outside.is_empty() || end <= start {
             return (change, Vec::new());
         }

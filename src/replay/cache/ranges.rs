@@ -5,7 +5,6 @@
 
 use vramtrace_format::DeviceId;
 
-use super::super::live::LiveSet;
 use super::super::residency::BlockOrder;
 use super::by_start::ByStart;
 
@@ -56,7 +55,7 @@ pub(super) struct Range {
     pub cached: bool,
     /// Its memory is mapped.
     pub resident: bool,
-    /// Number of live blocks that begin in it.
+    /// Number of live blocks that begin in it, at most: both parts of a range that was split have those of the whole.
     blocks: u32,
 }
 
@@ -91,12 +90,12 @@ pub(in crate::replay) struct Ranges {
 impl Ranges {
     /// Adds memory. A mapping that continues a segment belongs to it. Paused ranges at its addresses become
     /// resident. Returns the changes of the segments' bytes.
-    pub(super) fn add(&mut self, start: u64, range: Range, live: &LiveSet) -> Vec<Change> {
+    pub(super) fn add(&mut self, start: u64, range: Range) -> Vec<Change> {
         if range.backing == Backing::Allocation || self.paused == 0 {
             return self.add_new(start, range).into_iter().collect();
         }
-        self.split(start, live);
-        self.split(range.end, live);
+        self.split(start);
+        self.split(range.end);
         let inside = self.by_start.range(start..range.end);
         let paused: Vec<(u64, Range)> = inside
             .filter(|(_, old)| old.backing == Backing::Mapping && !old.resident)
@@ -225,11 +224,12 @@ impl Ranges {
         touching.filter(|(_, range)| range.resident).map(part).fold(0, u64::saturating_add)
     }
 
-    /// Removes a block that began here. False: its memory was not known.
-    pub(super) fn give_back(&mut self, address: u64) -> bool {
-        let here = |range: &&mut Range| address < range.end && range.blocks > 0;
-        let range = self.by_start.last_mut(address).filter(here);
-        range.map(|range| range.blocks -= 1).is_some()
+    /// Removes a block that began here.
+    pub(super) fn give_back(&mut self, address: u64) {
+        let range = self.by_start.last_mut(address).filter(|range| address < range.end);
+        if let Some(range) = range {
+            range.blocks = range.blocks.saturating_sub(1);
+        }
     }
 
     /// Whether a range that overlaps `[start, end)` contains blocks.
@@ -247,20 +247,15 @@ impl Ranges {
     }
 
     /// Removes mappings, or parts of them.
-    pub(in crate::replay) fn remove_in(
-        &mut self,
-        start: u64,
-        end: u64,
-        live: &LiveSet,
-    ) -> Vec<Change> {
-        let inside = self.mappings_in(start, end, live);
+    pub(in crate::replay) fn remove_in(&mut self, start: u64, end: u64) -> Vec<Change> {
+        let inside = self.mappings_in(start, end);
         inside.into_iter().filter_map(|(start, _)| self.remove(start).change).collect()
     }
 
     /// Pauses mappings, or parts of them.
-    pub(in crate::replay) fn pause(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+    pub(in crate::replay) fn pause(&mut self, start: u64, end: u64) -> Vec<Change> {
         let mut changes = Vec::new();
-        for (start, range) in self.mappings_in(start, end, live) {
+        for (start, range) in self.mappings_in(start, end) {
             if range.resident {
                 self.by_start.insert(start, Range { resident: false, ..range });
                 self.paused += 1;
@@ -271,9 +266,9 @@ impl Ranges {
     }
 
     /// Ranges of mappings in `[start, end)`, split at both ends.
-    fn mappings_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<(u64, Range)> {
-        self.split(start, live);
-        self.split(end, live);
+    fn mappings_in(&mut self, start: u64, end: u64) -> Vec<(u64, Range)> {
+        self.split(start);
+        self.split(end);
         let inside = self.by_start.range(start..end);
         inside
             .filter(|(_, range)| range.backing == Backing::Mapping)
@@ -282,16 +277,13 @@ impl Ranges {
     }
 
     /// Splits the mapping at `at`, if there is one.
-    fn split(&mut self, at: u64, live: &LiveSet) {
+    fn split(&mut self, at: u64) {
         let Some((start, range)) = self.before(at) else { return };
         if range.end <= at || range.backing != Backing::Mapping {
             return;
         }
-        self.order.make(live);
-        let blocks = |from, to| self.order.beginning_in(from, to);
-        let (head, tail) = (blocks(start, at), blocks(at, range.end));
-        self.by_start.insert(start, Range { end: at, blocks: head, ..range });
-        self.by_start.insert(at, Range { blocks: tail, ..range });
+        self.by_start.insert(start, Range { end: at, ..range });
+        self.by_start.insert(at, range);
         self.paused += usize::from(!range.resident);
     }
 

@@ -11,7 +11,7 @@ use crate::analysis::frag::{Frag, FragAt};
 use crate::analysis::leaks::{Leaks, Suppressions, Watched};
 use crate::analysis::oom::{self, PostMortem, PostMortems};
 use crate::analysis::{Collect, Process, RolesOf};
-use crate::replay::Visitor;
+use crate::replay::{State, Until, Visitor};
 use crate::trace::Trace;
 
 /// What the first pass over each trace of a page must collect.
@@ -60,7 +60,9 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let finder = process.role_finder(trace);
     let out = io::BufWriter::new(out);
     let mut recorder = Recorder::new(definitions, &finder, lumped_below, fatal, out);
-    trace.visit_to_end(definitions, &mut visitors, &mut recorder);
+    let mut to_end = (vec![Until::End], |_: usize, _: &State| {});
+    visitors.push(&mut to_end);
+    trace.visit_observed(definitions, &mut visitors, &mut recorder);
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;
     let frag = frags.and_then(|frags| frags.finish().ok()).unwrap_or_default();
