@@ -50,7 +50,14 @@ pub fn event_near(code: u8, numbers: &[u64]) -> Event {
     let smalls = [small, small & 0x03_0303_0303, 0x01_0101_0101, 0x02_0202_0202, 3];
     let mut tries = smalls.into_iter().flat_map(|small| [(small, body), (small, &whole)]);
     let found = tries.find_map(|(small, body)| decoded(code, small & SMALL_MASK, body));
-    found.unwrap_or_else(|| panic!("kind {code:#x}: {numbers:?}"))
+    let mut event = found.unwrap_or_else(|| panic!("kind {code:#x}: {numbers:?}"));
+    if let Event::CheckpointAlloc { time_ns, .. }
+    | Event::CheckpointSampled { time_ns, .. }
+    | Event::CheckpointContext { time_ns, .. } = &mut event
+    {
+        *time_ns = word::whole_ticks(*time_ns);
+    }
+    event
 }
 
 /// The event that a reader finds in a record.
@@ -74,9 +81,12 @@ fn decoded(code: u8, small: u64, body: &[u64]) -> Option<Event> {
 
 /// Any definition of the table. Some are longer than a record.
 pub fn definition() -> impl Strategy<Value = Definition> {
-    let text = || prop_oneof![6 => ".{0,40}", 1 => ".{700,1500}"];
-    let bytes = proptest::collection::vec(any::<u8>(), 0..3000);
-    let words = proptest::collection::vec(number(), 0..300);
+    let long = || (700..1500usize).prop_map(|length| "ß".repeat(length));
+    let text = || prop_oneof![6 => ".{0,12}", 1 => long()];
+    let bytes = (any::<u8>(), 0..3000usize)
+        .prop_map(|(first, length)| (0..length).map(|n| first.wrapping_add(n as u8)).collect());
+    let words = (number(), 0..300u64)
+        .prop_map(|(first, length)| (0..length).map(|n| first.wrapping_mul(2 * n + 1)).collect());
     (0..14u8, [number(), number(), number(), number()], [text(), text()], bytes, words).prop_map(
         |(kind, numbers, texts, bytes, words)| of_kind(kind, numbers, texts, bytes, words),
     )
