@@ -128,7 +128,9 @@ impl Gate {
         let least = self.args.fail_on_leak;
         processes.iter().flat_map(move |process| {
             let leaks = process.leaks.iter().filter(move |leak| leak.fails(least));
-            leaks.map(|leak| format!("{}: {}", process_name(process), one_liner(leak)))
+            leaks.map(|leak| {
+                format!("{}: {}", process_name(process), one_liner(leak, process.running))
+            })
         })
     }
 }

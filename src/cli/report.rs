@@ -47,7 +47,7 @@ pub struct Args {
     /// All that is known, in place of one screen
     #[arg(long)]
     full: bool,
-    /// How many holders, largest allocations and last refusals to list [default: 3; 5 with --full]
+    /// How many holders, sleeps and calls that made the driver take memory to list [default: 3; 5 with --full]
     #[arg(long, value_name = "N")]
     top: Option<usize>,
     /// Show what memory did in each step of a training, or in each phase that the program marked

@@ -24,22 +24,6 @@ pub fn percent(change: Change) -> String {
     }
 }
 
-/// The cells before, after, change in bytes, change in per cent.
-fn figures(change: Change) -> [String; 4] {
-    [size(change.before), size(change.after), signed(change.bytes()), percent(change)]
-}
-
-/// The sums of a device with their names.
-fn sums(of: &Difference) -> [(&'static str, Change); 3] {
-    [("in use", of.in_use), ("free in cache", of.free_in_cache), ("highest of the run", of.peak)]
-}
-
-/// Those that changed.
-fn changed(parts: &[(String, Change)]) -> impl Iterator<Item = (&str, Change)> {
-    let changed = parts.iter().filter(|(_, change)| change.bytes() != 0);
-    changed.map(|(name, change)| (name.as_str(), *change))
-}
-
 /// The lines of code whose bytes changed, `top` at most, and what the others changed by.
 fn changed_lines(of: &Difference, top: usize) -> (Vec<&LineChange>, Option<String>) {
     let changed = of.lines.iter().filter(|line| line.bytes.bytes() != 0);
@@ -55,18 +39,26 @@ pub fn text(differences: &[Difference], names: [&str; 2], top: usize) -> String 
     let mut out = format!("before  {}\nafter   {}\n", clean(names[0]), clean(names[1]));
     for of in differences {
         out.push_str(&section(line(0, BOLD, &of.name)));
-        out.push_str(&table("", sums(of).into_iter().map(|(name, by)| (name, by, String::new()))));
+        let sums = [
+            ("in use", of.in_use),
+            ("free in cache", of.free_in_cache),
+            ("highest of the run", of.peak),
+        ];
+        let none = String::new;
+        out.push_str(&table("", sums.into_iter().map(|(name, by)| (name, by, none()))));
         for (title, parts) in [("by role", &of.roles), ("by library", &of.libraries)] {
-            let name = |name| if str::is_empty(name) { "?" } else { name };
-            let parts = changed(parts).take(top).map(|(of, by)| (name(of), by, String::new()));
-            out.push_str(&section(table(title, parts)));
+            let changed = parts.iter().filter(|(_, by)| by.bytes() != 0).take(top);
+            let rows = changed.map(|(name, by)| match name.is_empty() {
+                true => ("?", *by, none()),
+                false => (name.as_str(), *by, none()),
+            });
+            out.push_str(&section(table(title, rows)));
         }
         let (lines, more) = changed_lines(of, top);
         let rows = lines.iter().map(|line| ("", line.bytes, line.name.words()));
         out.push_str(&section(table("by line", rows)));
-        let none = || Some("every line holds what it held".to_string());
-        let more = if lines.is_empty() { none() } else { more };
-        more.iter().for_each(|more| out.push_str(&line(4, DIM, more)));
+        let same = || lines.is_empty().then(|| "every line holds what it held".to_string());
+        more.or_else(same).iter().for_each(|more| out.push_str(&line(4, DIM, more)));
     }
     out
 }
@@ -75,9 +67,10 @@ pub fn text(differences: &[Difference], names: [&str; 2], top: usize) -> String 
 fn table<'n>(title: &str, rows: impl Iterator<Item = (&'n str, Change, String)>) -> String {
     let mut table = Table::titled(4, "lrrrrl", &[title, "before", "after", "change", "", ""]);
     for (name, change, last) in rows {
-        let [before, after, by, part] = figures(change);
+        let by = signed(change.bytes());
         let by = if change.bytes() > 0 { paint(BAD, &by) } else { by };
-        table.row([clean(name), before, after, by, part, clean(&last)]);
+        let (before, after) = (size(change.before), size(change.after));
+        table.row([clean(name), before, after, by, percent(change), clean(&last)]);
     }
     table.render()
 }

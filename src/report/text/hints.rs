@@ -36,7 +36,7 @@ pub fn overview_hints(
 pub fn hints(processes: &[Process], full: bool, given: &str, fitting: Option<&str>) -> String {
     let mut hints = Hints::default();
     if !full {
-        let rest = "kinds, refusals, libraries, the sum to nvidia-smi's figure";
+        let rest = "kinds, roles, libraries, the sum to nvidia-smi's figure";
         hints.add("report", given, " --full", rest);
     }
     if processes.iter().any(|process| process.peak_bytes() > 0) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use vramtrace_format::{ContextId, DeviceId, Header, StackId};
 
 use super::layout::{BOLD, DIM, Table, WARN, and_more, caution, line, paint, percent, section};
-use super::options::ReportOptions;
+use super::process::ReportOptions;
 use super::stack::{called_from, frames, lead, words};
 use crate::analysis::ranks::MergedHolder;
 use crate::analysis::roles::Role;

@@ -125,24 +125,17 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
 
 /// A column of text is not made narrower than this, in characters.
 const LEAST_TEXT: usize = 12;
-/// If the last column has fewer characters than this, it gets a line below the other columns.
+/// If the last column would be cut to fewer characters than this, it gets a line below the other columns.
 const READABLE: usize = 24;
 /// The additional indent of that line, in characters.
 const BELOW: usize = 4;
-
-#[derive(Clone, Copy, Debug)]
-struct Column {
-    /// Figures, aligned at their right ends.
-    right: bool,
-    style: Style,
-}
 
 /// Columns as wide as their widest cell, two spaces apart. A cell that [`paint`] made keeps that style; others have the
 /// style of their column.
 #[derive(Debug)]
 pub struct Table {
     indent: usize,
-    columns: Vec<Column>,
+    columns: Vec<char>,
     head: Vec<String>,
     rows: Vec<Vec<String>>,
 }
@@ -151,16 +144,12 @@ impl Table {
     /// `indent`: spaces before each row. `columns`: a letter for each: `l` text, `r` figures, aligned right, `L` and `R`
     /// the same in bold, `d` text and `D` figures that are dimmed.
     pub fn new(indent: usize, columns: &str) -> Table {
-        let column = |letter| Column {
-            right: matches!(letter, 'r' | 'R' | 'D'),
-            style: match letter {
-                'L' | 'R' => BOLD,
-                'd' | 'D' => DIM,
-                _ => PLAIN,
-            },
-        };
-        let columns = columns.chars().map(column).collect();
-        Table { indent, columns, head: Vec::new(), rows: Vec::new() }
+        Table { indent, columns: columns.chars().collect(), head: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Whether a column has figures, aligned at their right ends.
+    fn is_right(&self, column: usize) -> bool {
+        matches!(self.columns[column], 'r' | 'R' | 'D')
     }
 
     /// With dimmed titles.
@@ -215,7 +204,7 @@ impl Table {
             let mut pending = 0;
             for (index, cell) in row.iter().enumerate().filter(|(index, _)| widths[*index] > 0) {
                 let room = widths[index].saturating_sub(unpainted(cell).1.chars().count());
-                let [before, after] = if self.columns[index].right { [room, 0] } else { [0, room] };
+                let [before, after] = if self.is_right(index) { [room, 0] } else { [0, room] };
                 if !cell.is_empty() {
                     text.push_str(&" ".repeat(pending + before));
                     text.push_str(&self.painted(index, cell, widths[index]));
@@ -244,20 +233,26 @@ impl Table {
     /// A cell in its style, in at most so many characters.
     fn painted(&self, column: usize, cell: &str, most: usize) -> String {
         match unpainted(cell) {
-            ("", text) => paint(self.columns[column].style, &shorten(text, most)),
+            ("", text) => {
+                let style = match self.columns[column] {
+                    'L' | 'R' => BOLD,
+                    'd' | 'D' => DIM,
+                    _ => PLAIN,
+                };
+                paint(style, &shorten(text, most))
+            }
             (style, text) => format!("{style}{}{RESET}", shorten(text, most)),
         }
     }
 
-    /// Narrows the columns to `most` characters in all. If the last column is text and would have
+    /// Narrows the columns to `most` characters in all. If the last column is text and would be cut to
     /// fewer than [`READABLE`] characters, it gets width 0; its index is returned, and its cells are
     /// printed on lines below.
     fn fit(&self, widths: &mut [usize], most: usize) -> Option<usize> {
         let natural = widths.to_vec();
         self.narrow(widths, most);
         let last = widths.len().checked_sub(1)?;
-        let text = !self.columns[last].right && natural[last] > READABLE;
-        if !text || widths[last] >= READABLE {
+        if self.is_right(last) || widths[last] >= natural[last].min(READABLE) {
             return None;
         }
         widths.copy_from_slice(&natural);
@@ -274,7 +269,7 @@ impl Table {
             self.indent + widths.iter().sum::<usize>() + 2 * shown.saturating_sub(1)
         };
         while total(widths) > most {
-            let text = |index: &usize| !self.columns[*index].right && widths[*index] > LEAST_TEXT;
+            let text = |index: &usize| !self.is_right(*index) && widths[*index] > LEAST_TEXT;
             let Some(widest) = (0..widths.len()).filter(text).max_by_key(|index| widths[*index])
             else {
                 return;

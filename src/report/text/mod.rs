@@ -10,7 +10,6 @@ pub mod holders;
 pub mod layout;
 pub mod leaks;
 pub mod oom;
-mod options;
 mod overview;
 pub mod phases;
 mod process;
@@ -25,6 +24,5 @@ pub mod verdict;
 pub mod whatif;
 
 pub use hints::{hints, overview_hints};
-pub use options::ReportOptions;
 pub use overview::overview;
-pub use process::details;
+pub use process::{ReportOptions, details};

@@ -7,13 +7,23 @@ use vramtrace_format::{DeviceId, Kind};
 use super::layout::{
     BAD, BOLD, DIM, Table, WARN, WIDTH, caution, line, paint, paint_if, room, section, wrapped,
 };
-use super::options::ReportOptions;
 use super::{engine, holders, oom, phases, sleeps, sum, torch};
 use crate::analysis::oom::Swallowed;
 use crate::analysis::{Level, Moment, Process};
 use crate::replay::{Certainty, DeviceState, InUse, KindSums, RecorderCost};
 use crate::report::wording;
 use crate::units::{clean, count, gib, limit, seconds, several, shorten, size};
+
+/// What the report on a process contains.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportOptions {
+    /// The most rows of each table.
+    pub top: usize,
+    /// All tables; otherwise only what fits one screen.
+    pub full: bool,
+    /// The moment up to which the trace was replayed.
+    pub moment: Moment,
+}
 
 /// The whole report on one process.
 pub fn details(process: &Process, shown: ReportOptions) -> String {
@@ -35,7 +45,6 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         if shown.full {
             out.push_str(&kinds(device));
             out.push_str(&sum::of_device(process, device, shown));
-            out.push_str(&refusals(process, id, device, shown.top));
         }
         out.push_str(&holders::of_device(process, id, shown));
         if shown.full {
@@ -45,9 +54,6 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
     }
     if !any {
         out.push_str("\n  no GPU memory was used\n");
-    }
-    if shown.full {
-        out.push_str(&host_memory(process));
     }
     out + &holders::problems(process)
 }
@@ -62,15 +68,15 @@ fn head(process: &Process, shown: ReportOptions) -> String {
     let mut table = Table::new(2, "ll");
     let mut add = |what: &str, text: String| table.row([what.into(), text]);
     let ran = wording::age(process.ending.last_ns);
-    match process.definitions.imported_from().map(|form| format!("imported from a {}", clean(form)))
-    {
-        Some(form) if !process.definitions.has_times() => {
-            add("source", format!("{form}, without times"));
-        }
+    match process.definitions.imported_from() {
         Some(form) => {
             let start = Some(header.start_unix_ns).filter(|start| *start > 0);
             let of = start.map_or(String::new(), |start| format!(" of {}", date(start)));
-            add("source", format!("{form}{of}, traced for {ran}"));
+            let times = match process.definitions.has_times() {
+                true => format!("{of}, traced for {ran}"),
+                false => ", without times".to_string(),
+            };
+            add("source", format!("imported from a {}{times}", clean(form)));
         }
         None => {
             let rank = match (header.rank, header.world_size) {
@@ -187,9 +193,9 @@ fn warnings(process: &Process) -> Vec<String> {
         lines.push(format!("{records} of a newer version skipped"));
     }
     let odd = &state.inconsistencies;
-    let odd = [odd.replaced, odd.unknown_frees, odd.unknown_restores, odd.unknown_sites];
-    let odd =
-        odd.into_iter().fold(state.inconsistencies.blocks_without_memory, u64::saturating_add);
+    let odd = [odd.replaced, odd.unknown_frees, odd.unknown_restores, odd.unknown_sites]
+        .into_iter()
+        .fold(odd.blocks_without_memory, u64::saturating_add);
     if odd > 0 {
         let events = several(odd, "event");
         lines.push(format!("{events} contradict earlier ones: `vramtrace verify` has them"));
@@ -351,61 +357,4 @@ fn kinds(device: &DeviceState) -> String {
 fn mostly_unused(sums: &KindSums) -> bool {
     let gap = sums.live_bytes.saturating_sub(sums.requested_bytes);
     gap > 32 * MIB && gap > sums.live_bytes / 5
-}
-
-/// The last refused requests on a device, `top` at most.
-fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
-    let here = process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
-    let here: Vec<_> = here.collect();
-    let last = &here[here.len().saturating_sub(top)..];
-    let what = match device.refused() {
-        0 => "would have been refused",
-        _ if device.warned > 0 => "refused, or would have been",
-        _ => "refused",
-    };
-    let which = match last.len() as u64 == device.refused().saturating_add(device.warned) {
-        true => what.to_string(),
-        false => format!("the last {} {what}", last.len()),
-    };
-    let titles = [&which, "at", "by", "API", "asked for", "counted", "limit", ""];
-    let mut table = Table::titled(4, "rrllrrrl", &titles);
-    for refusal in last {
-        let refused = &refusal.refused;
-        let under = match (refused.limit, refused.driver_free) {
-            (0, 0) => String::new(),
-            (0, free) => format!("{} free", gib(free)),
-            (bytes, _) => limit(bytes),
-        };
-        let code = match refused.result {
-            2 => String::new(),
-            code => wording::cuda_result(code),
-        };
-        table.row([
-            String::new(),
-            seconds(refusal.time_ns),
-            paint(BAD, refused.by.name()),
-            process.definitions.site_api_name(refused.site),
-            size(refused.size),
-            gib(refused.counted),
-            under,
-            code,
-        ]);
-    }
-    section(table.render())
-}
-
-/// Pinned and registered host memory.
-fn host_memory(process: &Process) -> String {
-    let state = &process.state;
-    let mut table = Table::new(4, "lrl");
-    for (name, sums) in [("pinned", &state.host_pinned), ("registered", &state.host_registered)] {
-        if sums.allocations > 0 || sums.peak_bytes > 0 {
-            let peak = format!("highest {}", gib(sums.peak_bytes));
-            table.row([name.into(), format!("{} live", gib(sums.live_bytes)), peak]);
-        }
-    }
-    match table.render() {
-        lines if lines.is_empty() => lines,
-        lines => format!("\n{}{lines}", line(0, BOLD, "Host memory known to the GPU (no VRAM)")),
-    }
 }

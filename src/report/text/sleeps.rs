@@ -5,7 +5,7 @@ use vramtrace_format::{DeviceId, Kind};
 
 use super::diff::signed;
 use super::layout::{DIM, Table, WARN, line, paint_if, section};
-use super::options::ReportOptions;
+use super::process::ReportOptions;
 use super::stack::words;
 use crate::analysis::sleeps::ResidentPart;
 use crate::analysis::{CodeLine, Process, SleepFacts, StayedFacts};

@@ -4,7 +4,7 @@ use vramtrace_format::Cause;
 use vramtrace_format::physical::{GIB, MIB};
 
 use super::layout::{BOLD, DIM, Table, line, paint, section};
-use super::options::ReportOptions;
+use super::process::ReportOptions;
 use crate::analysis::{Basis, Moment, Process, reconcile, taken_by};
 use crate::replay::DeviceState;
 use crate::report::wording;

@@ -107,7 +107,7 @@ fn who_made_it_take_memory_is_reported() {
     let text =
         testkit::vramtrace().args(["report", "--full"]).arg(run.only_trace()).output().unwrap();
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    assert!(text.contains("local memory: stacks"), "{text}");
+    assert!(text.contains("driver's local memory"), "{text}");
     assert!(text.contains("taken by the driver"), "{text}");
     assert!(
         text.lines().any(|line| line.contains("264.00 MiB") && line.contains("deep")),

@@ -173,12 +173,4 @@ fn an_out_of_memory_fits_80_columns() {
     }
     let text = shown(Some("80"), &[]);
     assert!(widest(&text) <= 80, "{text}");
-    for whole in ["kernels, heaps, libraries", "in pieces below the usual request (48.00 MiB)"] {
-        assert!(
-            text.lines().any(|line| line.starts_with("     ") && line.ends_with(whole)),
-            "{whole}: {text}"
-        );
-    }
-    // A cell that does not fit stands below the others: none does.
-    assert!(text.contains("96.00 MiB   0.7 %  unattributed "), "{text}");
 }

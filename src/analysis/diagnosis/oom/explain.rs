@@ -61,9 +61,6 @@ pub struct Explained {
     /// The trace has times.
     #[serde(skip)]
     pub timed: bool,
-    /// In the pool of this request.
-    #[serde(skip)]
-    pub usual_request: u64,
 }
 
 /// `no_frames` is null where there are some.
@@ -188,7 +185,6 @@ fn named(
     let libraries = classifier.holders(&beside, GroupBy::Library);
     let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
     let grew = before.as_ref().map(|before| grew::grown(&before.held, &one.held, &classifier));
-    let usual = if one.oom.size > LARGEST_SMALL { large } else { small };
     Explained {
         cause: one.cause.name(),
         stack: classifier.named(one.oom.stack),
@@ -208,13 +204,9 @@ fn named(
         process: ProcessId::of(header),
         api: definitions.site_api_name(one.oom.site),
         timed: definitions.has_times(),
-        usual_request: usual.usual_request,
         one,
     }
 }
-
-/// PyTorch serves requests of up to so many bytes from its pool of small blocks.
-const LARGEST_SMALL: u64 = 1 << 20;
 
 /// The sizes of all requests, by device.
 #[derive(Default)]

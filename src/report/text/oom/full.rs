@@ -1,8 +1,8 @@
 //! One post-mortem as text: about ten lines of summary, then the tables.
 
 use super::super::holders::{ListingOptions, table as holders_table};
-use super::super::layout::{BOLD, DIM, PLAIN, Table, WARN, caution, line, paint, section};
-use super::super::stack::{lead, listed, place, place_or_why};
+use super::super::layout::{BOLD, DIM, PLAIN, WARN, caution, line, paint, section};
+use super::super::stack::{listed, place, place_or_why};
 use super::summary::{labelled, title, titled};
 use super::wording;
 use crate::analysis::oom::Explained;
@@ -74,8 +74,6 @@ pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
     let (top, full) = (shown.top, shown.full);
     let how = ListingOptions { top, full, ..ListingOptions::default() };
     out.push_str(&section(holders_table(&holders, title, how)));
-    out.push_str(&growth_table(it, shown));
-    out.push_str(&cache_table(it));
     out.push_str(&request_stack(it, shown));
     // Problems with reading symbols: the first five.
     let problems = it.problems.iter().take(5).map(|problem| caution(DIM, &clean(problem)));
@@ -145,39 +143,6 @@ fn warnings(it: &Explained) -> Vec<String> {
         );
     }
     lines
-}
-
-/// The lines of code whose memory grew before the failure.
-fn growth_table(it: &Explained, shown: OomOptions) -> String {
-    let Some(from) = it.grew_from_ns else { return String::new() };
-    let title = format!("grew since {}", seconds(from));
-    let mut table = Table::titled(4, "rrL", &[&title, "to", ""]);
-    for grown in it.grew.iter().take(shown.top) {
-        let place = with_cause(grown.driver_memory, lead(&grown.stack, shown.full));
-        table.row([size(grown.bytes), size(grown.now_bytes), place]);
-    }
-    let rest = match it.grew.len().saturating_sub(shown.top) as u64 {
-        0 => String::new(),
-        rest => line(4, DIM, &format!("and {}", several(rest, "more line"))),
-    };
-    section(table.render() + &rest)
-}
-
-/// PyTorch's cache at the failure: reserved, allocated, free, releasable and unusable bytes.
-fn cache_table(it: &Explained) -> String {
-    let Some(cache) = it.torch.filter(|cache| cache.segments > 0) else { return String::new() };
-    let mut table = Table::titled(4, "rl", &["PyTorch's cache"]);
-    let usual = size(it.usual_request);
-    for (bytes, what) in [
-        (cache.reserved_bytes, format!("reserved in {}", several(cache.segments, "segment"))),
-        (cache.allocated_bytes, "in tensors".to_string()),
-        (cache.free_bytes, format!("free, the largest piece {}", size(cache.largest_hole_bytes))),
-        (cache.releasable_bytes, "in segments that hold nothing".to_string()),
-        (cache.unusable_bytes, format!("in pieces below the usual request ({usual})")),
-    ] {
-        table.row([size(bytes), what]);
-    }
-    section(table.render())
 }
 
 /// The call stack of the failed request.
