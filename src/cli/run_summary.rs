@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::analysis::parallel::Progress;
 use vramtrace_reader::analysis::ranks::{self, ProcessEnd, ProcessFigures, Source};
-use vramtrace_reader::analysis::{Collect, Moment, Process, moments_for, read_all};
+use vramtrace_reader::analysis::{Moment, Process, read_all};
 use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
@@ -99,8 +99,7 @@ fn of_large(mut traces: Vec<Trace>) -> Read {
 }
 
 fn in_full(traces: Vec<Trace>) -> Read {
-    let moments = (traces.len() > 1).then(|| moments_for(traces.len()));
-    let collect = Collect { moments, ..verdict::collect(&traces) };
+    let collect = verdict::collect(&traces);
     let read = |progress: Progress| read_all(&traces, Moment::End, collect, progress);
     let processes = with_progress(read);
     caveats::warn_damage(&traces);
