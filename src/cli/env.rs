@@ -41,7 +41,6 @@ enum Place {
     /// A JSON object: runtime_env of Ray, kernel.json of Jupyter, launch.json of VS Code
     Json,
     Docker,
-    Kubernetes,
 }
 
 impl Place {
@@ -57,19 +56,6 @@ impl Place {
                  launch.json of VS Code"
             }
             Place::Docker => "a command; replace IMAGE and what follows it",
-            Place::Kubernetes => {
-                "for a pod; the library must lie at this path on the node (examples/kubernetes \
-                 shows an image that brings it)"
-            }
-        }
-    }
-
-    /// The directory of the host that a container has for traces, where --out names none.
-    fn mounted_by_default(self) -> Option<&'static str> {
-        match self {
-            Place::Docker => Some("vramtrace/"),
-            Place::Kubernetes => Some("/var/lib/vramtrace/"),
-            _ => None,
         }
     }
 }
@@ -90,8 +76,8 @@ pub fn run(args: Args) -> Outcome {
     let path = library.to_str().ok_or_else(not_text)?;
     let folder = library.parent().and_then(Path::to_str).unwrap_or("/");
     let mut traces = String::new();
-    if let Some(default) = place.mounted_by_default() {
-        let (directory, pattern) = mounted(out.as_deref().unwrap_or(default))?;
+    if place == Place::Docker {
+        let (directory, pattern) = mounted(out.as_deref().unwrap_or("vramtrace/"))?;
         (traces, out) = (directory, Some(pattern));
     }
     let mut variables = vec![("LD_PRELOAD", path), ("NVTX_INJECTION64_PATH", path)];
@@ -117,15 +103,6 @@ pub fn run(args: Args) -> Outcome {
             "docker run --gpus all \\\n  --volume {folder}:{folder}:ro \\\n  --volume {} \\\n{}  IMAGE python train.py\n",
             quoted(&format!("{traces}:{traces}")),
             all(&|name, value| format!("  --env {name}={} \\\n", quoted(value))),
-        ),
-        Place::Kubernetes => format!(
-            "spec:\n  containers:\n    - name: CONTAINER\n      env:\n{}      volumeMounts:\n        \
-             - {{name: vramtrace, mountPath: {folder}, readOnly: true}}\n        \
-             - {{name: traces, mountPath: {traces}}}\n  volumes:\n    \
-             - {{name: vramtrace, hostPath: {{path: {folder}}}}}\n    \
-             - {{name: traces, hostPath: {{path: {traces}, type: DirectoryOrCreate}}}}\n",
-            all(&|name, value| format!("        - {{name: {name}, value: {}}}\n", json!(value))),
-            traces = json!(traces),
         ),
     };
     message(place.hint());

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use testkit::{Scratch, repository, shim, sim, sim_dir, vramtrace};
 
-const PLACES: [&str; 5] = ["sh", "file", "json", "docker", "kubernetes"];
+const PLACES: [&str; 4] = ["sh", "file", "json", "docker"];
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -101,9 +101,6 @@ fn a_container_has_the_directory_of_the_traces_at_the_same_path() {
         assert!(docker.contains(&format!("  --volume {directory}:{directory} \\\n")), "{docker}");
         assert!(docker.contains(&format!("  --env {variable}")), "{docker}");
         assert!(!docker.contains("$PWD"), "{docker}");
-        let pod = printed(&["--for", "kubernetes", "--out", out]);
-        assert!(pod.contains(&format!("{{name: traces, mountPath: \"{directory}\"}}")), "{pod}");
-        assert!(pod.contains(&format!("hostPath: {{path: \"{directory}\", type")), "{pod}");
     }
     let scratch = Scratch::new();
     let mut relative = vramtrace();
@@ -112,7 +109,6 @@ fn a_container_has_the_directory_of_the_traces_at_the_same_path() {
     let directory = scratch.0.join("traces").display().to_string();
     assert!(docker.contains(&format!("--volume {directory}:{directory} ")), "{docker}");
     assert!(printed(&["--for", "docker"]).contains("/vramtrace:"));
-    assert!(printed(&["--for", "kubernetes"]).contains("{path: \"/var/lib/vramtrace\", type"));
 }
 
 #[test]
