@@ -43,7 +43,7 @@ test("the failure is pinned, and its figures are those of `oom` in the verdict, 
     const words = await tab.locator(".verdict").innerText();
     assert.ok(words.includes(`${(asked / GIB).toFixed(2)} GiB asked by LogSoftmaxBackward0`), words);
     assert.match(await tab.locator(".largest h2").innerText(), /at the failure/);
-    assert.match(words, /under your cap of 14\.44 GiB; the card had 126\.55 GiB free/);
+    assert.match(words, /13\.24 GiB counted by the cap of 14\.44 GiB/);
   });
 });
 

@@ -42,7 +42,7 @@ export function printed(text: string): Map<string, string[]>[] {
   const all: Map<string, string[]>[] = [];
   let lines: string[] = [];
   for (const line of text.split("\n").filter((line) => line.trim())) {
-    const [whole, label] = /^(LINE|CAUSE|STEP|FIX|WHAT IF|NEXT)? */.exec(line)!;
+    const [whole, label] = /^(LINE|CAUSE|STEP)? */.exec(line)!;
     if (!whole) all.push(new Map());
     if (label || !whole) all[all.length - 1].set(label ?? "", (lines = []));
     lines.push(line.slice(whole.length));
