@@ -7,23 +7,22 @@ use std::sync::Arc;
 
 use vramtrace_format::{DeviceId, Header};
 
+use super::StackClassifier;
 use super::engines;
 use super::frag::RequestSizes;
 use super::leaks::{GrowthObserver, Leaks, Suppressions, Watched};
-use super::memory::CurvesObserver;
 use super::memory::holdings::HoldingsAtPeaks;
 use super::oom::{self, Oom, OomObserver, PostMortem, PostMortems};
 use super::parallel;
 use super::roles::{HeldByRole, RoleFinder, RoleLearner, RolesAt};
 use super::sleeps::{ResidentAtSleeps, RestsAtSleeps, Sleeps, SleepsObserver};
-use super::steps::{Place, StepObserver, Steps};
-use super::{AllocationSizes, Curves, HeldOverTime, HeldOverTimeObserver, SleepsFacts};
+use super::steps::{StepObserver, Steps};
+use super::{AllocationSizes, OverTime, OverTimeObserver, SleepsFacts};
 use super::{Holdings, Level, Moment, SampledMoment, SampledPhase, phases_at_peak, phases_before};
-use super::{LiveOverTime, LiveOverTimeObserver, StackClassifier};
 use crate::replay::history::Sampled;
 use crate::replay::{
-    ByDevice, DeviceState, History, Kept, Observer, OffSpan, RecorderCost, State, Stop, Until,
-    Visitor,
+    ByDevice, DeviceState, History, Kept, Observer, OffSpan, Peak, RecorderCost, State, Stop,
+    Until, Visitor,
 };
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, process_name};
@@ -45,8 +44,8 @@ pub struct Process {
     /// How the whole trace ends, for any requested moment.
     pub ending: Ending,
     pub damage: DamageFound,
-    /// Bytes of PyTorch's cache over the whole trace.
-    pub curves: ByDevice<Curves>,
+    /// Bytes over the whole trace.
+    pub over_time: ByDevice<OverTime>,
     /// Every out-of-memory of the whole trace.
     pub ooms: Vec<Oom>,
     /// Refusals that were followed by another error, over the whole trace.
@@ -77,9 +76,9 @@ pub struct Collect {
     pub sizes: bool,
     /// The iterations of a training. A moment of one is found in any case.
     pub steps: bool,
-    /// For [`Process::held_over_time`].
+    /// [`OverTime::held`].
     pub over_time: bool,
-    /// The live bytes at every moment: the most moments of each device that are kept.
+    /// [`OverTime::live`]: the most moments of each device that are kept.
     pub moments: Option<usize>,
     /// Points before the peaks, from which [`Process::look_closer`] and [`Process::held_at`] begin.
     pub points: bool,
@@ -107,8 +106,6 @@ pub(crate) struct Collected {
     pub roles: Option<RoleFinder>,
     pub watched: Option<Watched>,
     pub sizes: Option<(RequestSizes, AllocationSizes)>,
-    pub over_time: Option<BTreeMap<DeviceId, HeldOverTime>>,
-    pub moments: BTreeMap<DeviceId, LiveOverTime>,
     /// Points from which a later pass begins.
     pub kept: Kept,
 }
@@ -123,29 +120,6 @@ pub struct NamedHoldings {
     pub live: Holdings,
     /// The roles of `peak`, where blocks of a framework's cache were recorded, or functions of an engine hold memory.
     pub peak_roles: Option<HeldByRole>,
-}
-
-/// The observers of the first pass.
-struct FirstPass {
-    curves: CurvesObserver,
-    ooms: OomObserver,
-    sleeps: SleepsObserver,
-    roles: Option<RoleLearner>,
-    steps: Option<StepObserver>,
-    growth: Option<GrowthObserver>,
-    sizes: Option<(RequestSizes, AllocationSizes)>,
-    over_time: Option<HeldOverTimeObserver>,
-    moments: Option<LiveOverTimeObserver>,
-}
-
-impl FirstPass {
-    fn observers(&mut self) -> impl Observer {
-        let always = (&mut self.curves, (&mut self.ooms, &mut self.sleeps));
-        let training = (self.roles.as_mut().map(RoleLearner::observer), self.steps.as_mut());
-        let leaks = (self.growth.as_mut(), self.sizes.as_mut());
-        let over_time = (self.over_time.as_mut(), self.moments.as_mut());
-        ((always, training), (leaks, over_time))
-    }
 }
 
 /// How a trace ends.
@@ -199,32 +173,21 @@ impl Process {
         let steps = collect.steps || matches!(moment, Moment::Step(_));
         let all = (learns || steps).then(|| Symbols::of_all(&definitions, trace.header()));
         let all = all.as_ref();
-        let mut pass = FirstPass {
-            curves: CurvesObserver::default(),
-            ooms: OomObserver::default(),
-            sleeps: SleepsObserver::default(),
-            roles: all.filter(|_| learns).map(|all| RoleLearner::new(&definitions, all)),
-            steps: all.filter(|_| steps).map(|all| StepObserver::new(&definitions, all)),
-            growth: collect.leaks.then(GrowthObserver::default),
-            sizes: collect.sizes.then(Default::default),
-            over_time: collect.over_time.then(HeldOverTimeObserver::default),
-            moments: collect.moments.map(LiveOverTimeObserver::new),
-        };
+        let (mut ooms, mut sleeps) = (OomObserver::default(), SleepsObserver::default());
+        let mut over_time = OverTimeObserver::new(collect.over_time, collect.moments);
+        let mut roles = all.filter(|_| learns).map(|all| RoleLearner::new(&definitions, all));
+        let mut steps = all.filter(|_| steps).map(|all| StepObserver::new(&definitions, all));
+        let mut growth = collect.leaks.then(GrowthObserver::default);
+        let mut sizes: Option<(RequestSizes, AllocationSizes)> =
+            collect.sizes.then(Default::default);
+        let always = (&mut over_time, (&mut ooms, &mut sleeps));
+        let training = (roles.as_mut().map(RoleLearner::observer), steps.as_mut());
+        let mut observers = ((always, training), ((growth.as_mut(), sizes.as_mut()), more));
         let mut kept = Kept::default();
         let keep = Some(&mut kept).filter(|_| collect.points);
-        let whole =
-            trace.replay_keeping(keep, &definitions, &mut (pass.observers(), more), progress);
-        let collected = Collected {
-            roles: pass.roles.map(RoleLearner::finish),
-            watched: pass.growth.map(|growth| Watched::new(growth, &whole.state)),
-            sizes: pass.sizes,
-            over_time: pass.over_time.map(|over_time| {
-                over_time.finish(whole.state.time_ns, whole.state.history.as_deref())
-            }),
-            moments: pass.moments.map(|moments| moments.devices).unwrap_or_default(),
-            kept,
-        };
-        let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
+        let whole = trace.replay_keeping(keep, &definitions, &mut observers, progress);
+        let watched = growth.map(|growth| Watched::new(growth, &whole.state));
+        let collected = Collected { roles: roles.map(RoleLearner::finish), watched, sizes, kept };
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
             stopped: whole.state.stopped,
@@ -234,36 +197,43 @@ impl Process {
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
-        let oom::OomsFound { ooms, swallowed, .. } = pass.ooms.finish(whole.state.time_ns);
-        let peaks = whole.state.devices.values().map(|device| &device.peak);
-        let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
-        let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
-        let allocated = allocated.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0);
-        let steps = pass.steps.map(StepObserver::finish);
-        let of_step = |asked| steps.as_ref().and_then(|steps| steps.moment(asked));
-        let moment = match (moment, peak) {
-            (Moment::Step(asked), _) => of_step(asked)
-                .map_or(moment, |Place { offset, time_ns }| Moment::Event { offset, time_ns }),
-            (Moment::OutOfMemory, _) => {
-                let fatal = ooms.iter().rfind(|oom| !oom.went_on).or(ooms.last());
-                fatal.map_or(moment, |oom| Moment::Event {
-                    offset: oom.offset,
-                    time_ns: oom.time_ns,
-                })
-            }
-            // The events of the peak are missing: its time is known from the counters alone.
-            (Moment::Peak, Some((None, time_ns))) if time_ns > 0 => Moment::At(time_ns),
-            _ => moment,
+        let oom::OomsFound { ooms, swallowed, .. } = ooms.finish(ending.last_ns);
+        let steps = steps.map(StepObserver::finish);
+        let devices = whole.state.devices.values();
+        let event = |at: Option<(u64, u64)>| match at {
+            Some((offset, time_ns)) => (Moment::Event { offset, time_ns }, Until::Offset(offset)),
+            None => (moment, Until::End),
         };
-        let reading = match (moment, peak) {
-            (Moment::AllocatedPeak, _) => match allocated {
-                Some(peak) => read(Until::Offset(peak.offset)),
-                None => whole,
+        let (moment, until) = match moment {
+            Moment::End => (moment, Until::End),
+            Moment::At(time_ns) => (moment, Until::Time(time_ns)),
+            Moment::Event { offset, .. } => (moment, Until::Offset(offset)),
+            Moment::Step(asked) => {
+                let place = steps.as_ref().and_then(|steps| steps.moment(asked));
+                event(place.map(|place| (place.offset, place.time_ns)))
+            }
+            Moment::OutOfMemory => {
+                let fatal = ooms.iter().rfind(|oom| !oom.went_on).or(ooms.last());
+                event(fatal.map(|oom| (oom.offset, oom.time_ns)))
+            }
+            Moment::Peak => match devices.map(|device| device.peak).max_by_key(|peak| peak.bytes) {
+                Some(Peak { offset: Some(offset), .. }) => (moment, Until::Offset(offset)),
+                // The events of the peak are missing: its time is known from the counters alone.
+                Some(Peak { time_ns, .. }) if time_ns > 0 => {
+                    (Moment::At(time_ns), Until::Time(time_ns))
+                }
+                _ => (moment, Until::End),
             },
-            (Moment::At(time_ns), _) => read(Until::Time(time_ns)),
-            (Moment::Event { offset, .. }, _) => read(Until::Offset(offset)),
-            (Moment::Peak, Some((Some(offset), _))) => read(Until::Offset(offset)),
-            _ => whole,
+            Moment::AllocatedPeak => {
+                let peaks = devices.map(|device| device.cache.peak_allocated);
+                let peak = peaks.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0);
+                (moment, peak.map_or(Until::End, |peak| Until::Offset(peak.offset)))
+            }
+        };
+        let over_time = over_time.finish(ending.last_ns, ending.history.as_deref());
+        let reading = match until {
+            Until::End => whole,
+            until => trace.replay_until(&definitions, until, &mut (), progress),
         };
         let mut damage = reading.damage;
         damage.ranges.extend(broken);
@@ -277,11 +247,11 @@ impl Process {
             state: reading.state,
             ending,
             damage,
-            curves: pass.curves.devices,
+            over_time,
             ooms,
             swallowed,
             fatal: Vec::new(),
-            sleeps: pass.sleeps.finish(),
+            sleeps: sleeps.finish(),
             rests: BTreeMap::new(),
             who: None,
             steps,
@@ -412,11 +382,6 @@ impl Process {
     /// Sum of the devices' highest peaks.
     pub fn peak_bytes(&self) -> u64 {
         self.devices().map(|(_, device)| device.peak.bytes).fold(0, u64::saturating_add)
-    }
-
-    /// The bytes of a device over the time of the whole trace, if they were collected.
-    pub fn held_over_time(&self, device: DeviceId) -> Option<HeldOverTime> {
-        self.collected.over_time.as_ref()?.get(&device).copied()
     }
 
     /// The name of the process in reports.

@@ -96,9 +96,9 @@ fn head(process: &Process, shown: ReportOptions) -> String {
         add("recorder", recorder(&cost, process.ending.last_ns));
     }
     if shown.moment != Moment::End {
-        let but = match process.curves.is_empty() {
-            true => "",
-            false => ", but for the curves: they are of the whole run",
+        let but = match process.over_time.values().any(|of| !of.reserved.points().is_empty()) {
+            false => "",
+            true => ", but for the curves: they are of the whole run",
         };
         let at = seconds(process.state.time_ns);
         let moment = format!("{at}: all figures below are of this moment{but}");

@@ -19,9 +19,10 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
     }
     let mut table = Table::titled(4, "llrl", &["PyTorch's cache", "", "now", "highest"]);
     let ended = process.fatal.iter().any(|fatal| fatal.oom.device == id);
-    let (allocated, reserved) = process.curves.get(&id).map_or_else(Default::default, |curves| {
+    let [allocated, reserved] = process.over_time.get(&id).map_or_else(Default::default, |of| {
         // Names and figures take 55 characters.
-        curves.columns(process.ending.last_ns, room(55).clamp(5, COLUMNS))
+        let cells = room(55).clamp(5, COLUMNS);
+        [&of.allocated, &of.reserved].map(|curve| curve.columns(process.ending.last_ns, cells))
     });
     let most = reserved.iter().chain(&allocated).copied().max().unwrap_or(0);
     let mark = if ended { "✗" } else { "" };

@@ -22,7 +22,7 @@ use vramtrace_format::{
     Counters, DeviceId, Header, Kind, SummaryDriver, SummaryHolder, SummaryMoment,
 };
 
-use crate::analysis::{Collect, LiveOverTime, Moment, Process};
+use crate::analysis::{Collect, Curve, Moment, Process};
 use crate::facts;
 use crate::replay::{BytesByKind, DeviceState, InUse, Observer, State};
 use crate::symbols::{FREE_CACHE, Symbols};
@@ -126,7 +126,7 @@ pub struct DeviceFigures {
     pub held_gib_hours: Option<[f64; 2]>,
     /// The live bytes at every moment, where processes share the device.
     #[serde(skip)]
-    pub(super) moments: Option<LiveOverTime>,
+    pub(super) moments: Option<Curve>,
 }
 
 impl DeviceFigures {
@@ -201,10 +201,10 @@ impl ProcessFigures {
     pub fn of(process: &Process) -> ProcessFigures {
         let fatal = process.ended_out_of_memory();
         let device = |(id, device): (DeviceId, &DeviceState)| {
-            let held = process.held_over_time(id);
+            let over_time = process.over_time.get(&id);
             let of = DeviceFigures {
-                held_gib_hours: held.map(|held| [held.gib_hours(), held.error_gib_hours()]),
-                moments: process.collected.moments.get(&id).cloned(),
+                held_gib_hours: over_time.and_then(|of| Some(of.held?.gib_hours())),
+                moments: over_time.map(|of| of.live.clone()).filter(|of| !of.points().is_empty()),
                 ..DeviceFigures::of_state(id, device, &process.definitions)
             };
             (id, of)
