@@ -8,14 +8,14 @@
 //! take the memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use vramtrace_format::{Cause, DeviceId, Space, StackId};
+use vramtrace_format::{Cause, DeviceId, Space, StackId, SummaryHolder};
 
-use super::recorded_peaks::RecordedPeaks;
 use crate::analysis::{Level, Moment};
-use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until, Visitor};
+use crate::replay::{DeviceState, History, Key, Live, Peak, SegmentAt, State, Until, Visitor};
 use crate::spans::Spans;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
@@ -111,15 +111,7 @@ impl Holdings {
             at_ns: state.devices.keys().map(|device| (*device, state.time_ns)).collect(),
             ..Holdings::default()
         };
-        each_piece(state, level, &mut |piece| {
-            let (device, stack) = (piece.device, piece.stack);
-            let owner = match piece.what {
-                What::Memory => Owner::of_memory(device, stack),
-                What::Block | What::Free => Owner::of_cache(device, stack),
-                What::Driver(cause) => Owner::of_driver(device, stack, cause),
-            };
-            holdings.add(owner, piece.held);
-        });
+        each_piece(state, level, &mut |piece| holdings.add(piece.owner, piece.held));
         holdings
     }
 
@@ -135,7 +127,8 @@ impl Holdings {
         self.not_known.retain(|of, _| wanted(*of));
     }
 
-    /// The holdings at a moment. `state`: the state at that moment; for peaks, the state at the end.
+    /// The holdings at a moment. `state`: the state at that moment; for peaks the state at the end, and the trace is read up to
+    /// the last of them.
     pub fn at(
         trace: &Trace,
         definitions: &Definitions,
@@ -143,30 +136,44 @@ impl Holdings {
         moment: Moment,
         level: Level,
     ) -> Holdings {
-        match moment {
-            Moment::Peak | Moment::AllocatedPeak => {
-                Holdings::at_peaks(trace, definitions, state, moment, level)
-            }
-            _ => Holdings::of_state(state, level),
+        if !moment.is_peak() {
+            return Holdings::of_state(state, level);
         }
-    }
-
-    /// The holdings of each device at its own peak. `end`: the state at the end, which has the peaks.
-    /// Reads the trace up to the last of them.
-    pub fn at_peaks(
-        trace: &Trace,
-        definitions: &Definitions,
-        end: &State,
-        peak: Moment,
-        level: Level,
-    ) -> Holdings {
-        let mut at_peaks = HoldingsAtPeaks::new(end, peak, level);
+        let mut at_peaks = HoldingsAtPeaks::new(state, moment, level);
         trace.visit(definitions, &mut [&mut at_peaks]);
         at_peaks.found
     }
 
     pub fn add(&mut self, owner: Owner, held: Held) {
         self.held.entry(owner).or_default().add(held);
+    }
+
+    /// Adds holders of a device as the recorder wrote them, driver memory and blocks, at this level: `is_segment` says of a
+    /// stack whether its memory is of the blocks' framework.
+    pub fn add_recorded<'h>(
+        &mut self,
+        device: DeviceId,
+        holders: impl Iterator<Item = &'h SummaryHolder> + Clone,
+        is_segment: impl Fn(StackId) -> bool,
+    ) {
+        let with_blocks =
+            self.level == Level::Tensor && holders.clone().any(|holder| holder.of_framework);
+        let (mut segments, mut blocks) = (0u64, 0u64);
+        for holder in holders.filter(|holder| with_blocks || !holder.of_framework) {
+            let &SummaryHolder { stack, bytes, count, of_framework: of_cache, .. } = holder;
+            if of_cache {
+                blocks = blocks.saturating_add(bytes);
+            } else if with_blocks && is_segment(stack) {
+                segments = segments.saturating_add(bytes);
+                continue;
+            }
+            let owner = Owner { of_cache, ..Owner::of_memory(device, stack) };
+            self.add(owner, Held { bytes, count, ..Held::default() });
+        }
+        if segments > blocks {
+            let free = Held { bytes: segments - blocks, count: 1, ..Held::default() };
+            self.add(Owner::of_cache(device, FREE_CACHE), free);
+        }
     }
 
     /// All bytes on a device.
@@ -184,11 +191,15 @@ impl Holdings {
     }
 }
 
-/// Finds the holdings of each device at its own peak.
+/// Finds the holdings of each device at its own peak. Where the events of a peak were erased, they are the largest holders
+/// that the recorder wrote of it.
 pub struct HoldingsAtPeaks {
     /// Each device, its place, and its peak.
     places: Vec<(DeviceId, Until, Peak)>,
-    recorded: RecordedPeaks,
+    /// None for the peaks of blocks: they are not recorded.
+    history: Option<Arc<History>>,
+    /// Stacks that made segments of a framework.
+    segments: FxHashSet<(DeviceId, StackId)>,
     pub found: Holdings,
 }
 
@@ -197,8 +208,18 @@ impl HoldingsAtPeaks {
     pub fn new(end: &State, peak: Moment, level: Level) -> HoldingsAtPeaks {
         let places = places(end, peak).into_iter();
         let places = places.map(|(device, until)| (device, until, end.devices[&device].peak));
+        let history = end.history.clone().filter(|_| peak == Moment::Peak);
+        let segments = history.as_ref().map(|_| segment_stacks(end)).unwrap_or_default();
         let found = Holdings { level, ..Holdings::default() };
-        HoldingsAtPeaks { places: places.collect(), recorded: RecordedPeaks::of(end, peak), found }
+        HoldingsAtPeaks { places: places.collect(), history, segments, found }
+    }
+
+    /// The recorded holders at a device's peak. A peak that is later than they are is another one.
+    fn recorded(&self, device: DeviceId, peak: Peak) -> Vec<SummaryHolder> {
+        let until_ns = |of: &History| of.span().map_or(0, |(_, until_ns)| until_ns);
+        let of_peak = self.history.iter().filter(|of| peak.time_ns <= until_ns(of));
+        let holders = of_peak.flat_map(|of| &of.peak_holders);
+        holders.filter(|holder| holder.device == device).copied().collect()
     }
 }
 
@@ -209,24 +230,25 @@ impl Visitor for HoldingsAtPeaks {
 
     fn visit(&mut self, stop: usize, state: &State) {
         let (device, until, peak) = self.places[stop];
-        let found = &mut self.found;
         if state.is_in_gap() {
-            let Some(recorded) = self.recorded.at(device, peak, found.level) else {
-                found.not_known.insert(device, peak);
+            let recorded = self.recorded(device, peak);
+            if recorded.is_empty() {
+                self.found.not_known.insert(device, peak);
                 return;
-            };
-            found.at_ns.insert(device, peak.time_ns);
-            recorded.into_iter().for_each(|(owner, held)| found.add(owner, held));
+            }
+            self.found.at_ns.insert(device, peak.time_ns);
+            let is_segment = |stack| self.segments.contains(&(device, stack));
+            self.found.add_recorded(device, recorded.iter(), is_segment);
             return;
         }
-        let mut here = Holdings::of_state(state, found.level);
+        let mut here = Holdings::of_state(state, self.found.level);
         here.keep(device);
-        found.held.extend(here.held);
+        self.found.held.extend(here.held);
         let at_ns = match until {
             Until::Time(time_ns) => time_ns,
             Until::Offset(_) | Until::End => state.time_ns,
         };
-        found.at_ns.insert(device, at_ns);
+        self.found.at_ns.insert(device, at_ns);
     }
 }
 
@@ -281,25 +303,10 @@ impl Owned {
     }
 }
 
-/// The kind of a [`Piece`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// Driver memory.
-    Memory,
-    /// A framework's block.
-    Block,
-    /// The rest of a framework's segment.
-    Free,
-    /// What the driver took for itself: in no allocation.
-    Driver(Cause),
-}
-
 /// A part of a device's memory at a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'s> {
-    pub what: What,
-    pub device: DeviceId,
-    pub stack: StackId,
+    pub owner: Owner,
     pub held: Held,
     /// `None` for the rest of a segment, for unmapped memory, and for what the driver took.
     pub allocation: Option<(Key, &'s Live)>,
@@ -307,29 +314,24 @@ pub struct Piece<'s> {
 
 /// Calls `take` for every part of every device's memory, without imports. No byte is in two parts.
 pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
-    let segments = match level {
-        Level::Driver => Vec::new(),
-        Level::Tensor => state.segments(),
-    };
     let mut taken: FxHashSet<Key> = FxHashSet::default();
-    for segment in &segments {
-        pieces_of(state, segment, &mut taken, take);
-    }
     if level == Level::Tensor {
+        for segment in &state.segments() {
+            pieces_of(state, segment, &mut taken, take);
+        }
         for (address, bytes) in state.cache.outside() {
             let key = Key::block(address);
             if let Some(live) = state.live.get(key) {
-                take(Piece::of(
-                    What::Block,
-                    key,
-                    live,
-                    sampled(live, Held { bytes, count: 1, ..Held::default() }),
-                ));
+                let held = sampled(live, Held { bytes, count: 1, ..Held::default() });
+                let owner = Owner::of_cache(live.device, live.stack);
+                take(Piece { owner, held, allocation: Some((key, live)) });
             }
         }
-    }
-    if level == Level::Tensor {
-        free_beside_samples(state, take);
+        // Where samples of blocks are recorded, the free bytes of all segments are known, but not those of one.
+        for (&device, of) in state.devices.iter().filter(|(_, of)| of.cache.sampled) {
+            let bytes = of.cache.free_resident();
+            take_free(device, bytes, of.cache.free() - bytes, take);
+        }
     }
     let owned = Owned::of(state);
     for (key, live) in state.live.iter().filter(|(_, live)| live.is_device_memory()) {
@@ -341,15 +343,15 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
         let in_segment = || state.cache.segment_of(asleep.address).is_some();
         if level == Level::Driver || !in_segment() {
             let held = Held { count: 1, paused: asleep.size, ..Held::default() };
-            let (device, stack) = (asleep.owner.device, asleep.owner.stack);
-            take(Piece { what: What::Memory, device, stack, held, allocation: None });
+            let owner = Owner::of_memory(asleep.owner.device, asleep.owner.stack);
+            take(Piece { owner, held, allocation: None });
         }
     }
     for (device, sums) in &state.devices {
         for (maker, bytes) in sums.driver_own.makers() {
             let held = Held { bytes, count: 1, ..Held::default() };
-            let (what, device, stack) = (What::Driver(maker.cause), *device, maker.stack);
-            take(Piece { what, device, stack, held, allocation: None });
+            let owner = Owner::of_driver(*device, maker.stack, maker.cause);
+            take(Piece { owner, held, allocation: None });
         }
     }
 }
@@ -362,17 +364,19 @@ fn pieces_of_memory(owned: &Owned, key: Key, live: &Live, take: &mut dyn FnMut(P
         Space::Vmm => owned.parts.get(&key.number).map_or(&[][..], Vec::as_slice),
         _ => &[],
     };
+    let mut take = |stack, held| {
+        let owner = Owner::of_memory(live.device, stack);
+        take(Piece { owner, held, allocation: Some((key, live)) });
+    };
     for part in parts {
         let bytes = part.bytes.min(rest);
         rest -= bytes;
         let brought_back_by = Some(part.by);
-        let held = Held { bytes, count: 1, brought_back_by, ..Held::default() };
-        take(Piece { stack: part.owner, ..Piece::of(What::Memory, key, live, held) });
+        take(part.owner, Held { bytes, count: 1, brought_back_by, ..Held::default() });
     }
     if rest > 0 || parts.is_empty() {
         let unmapped = if owned.is_unmapped(key) { rest } else { 0 };
-        let held = Held { bytes: rest, count: 1, unmapped, ..Held::default() };
-        take(Piece::of(What::Memory, key, live, held));
+        take(live.stack, Held { bytes: rest, count: 1, unmapped, ..Held::default() });
     }
 }
 
@@ -396,36 +400,27 @@ fn pieces_of(
     for block in &segment.blocks {
         let bytes = block.bytes - block.paused;
         let woken = state.space.at(block.address).and_then(|mapping| mapping.woken);
-        let held = Held {
-            bytes,
-            count: 1,
-            paused: block.paused,
-            unmapped: 0,
-            brought_back_by: woken.map(|woken| woken.by),
-            variance: 0.0,
-        };
-        let held = sampled(block.live, held);
-        let piece = Piece::of(What::Block, Key::block(block.address), block.live, held);
-        take(Piece { device, ..piece });
+        let brought_back_by = woken.map(|woken| woken.by);
+        let held =
+            Held { bytes, count: 1, paused: block.paused, brought_back_by, ..Held::default() };
+        take(Piece {
+            owner: Owner::of_cache(device, block.live.stack),
+            held: sampled(block.live, held),
+            allocation: Some((Key::block(block.address), block.live)),
+        });
         rest = rest.saturating_sub(bytes);
         paused = paused.saturating_sub(block.paused);
     }
-    let is_sampled = state.devices.get(&device).is_some_and(|device| device.cache.sampled);
-    if (rest > 0 || paused > 0) && !is_sampled {
-        let held = Held { bytes: rest, count: 1, paused, ..Held::default() };
-        take(Piece { what: What::Free, device, stack: FREE_CACHE, held, allocation: None });
+    if !state.devices.get(&device).is_some_and(|device| device.cache.sampled) {
+        take_free(device, rest, paused, take);
     }
 }
 
-/// Where samples of blocks are recorded, the free bytes of all segments of a device are known, but not those of one.
-fn free_beside_samples(state: &State, take: &mut dyn FnMut(Piece)) {
-    for (&device, of) in &state.devices {
-        let cache = &of.cache;
-        let (bytes, paused) = (cache.free_resident(), cache.free() - cache.free_resident());
-        if cache.sampled && (bytes > 0 || paused > 0) {
-            let held = Held { bytes, count: 1, paused, ..Held::default() };
-            take(Piece { what: What::Free, device, stack: FREE_CACHE, held, allocation: None });
-        }
+/// What is free in a framework's segments.
+fn take_free(device: DeviceId, bytes: u64, paused: u64, take: &mut dyn FnMut(Piece)) {
+    if bytes > 0 || paused > 0 {
+        let held = Held { bytes, count: 1, paused, ..Held::default() };
+        take(Piece { owner: Owner::of_cache(device, FREE_CACHE), held, allocation: None });
     }
 }
 
@@ -437,13 +432,6 @@ fn sampled(live: &Live, held: Held) -> Held {
         paused: live.weigh(held.paused),
         variance: live.variance(held.bytes),
         ..held
-    }
-}
-
-impl<'s> Piece<'s> {
-    fn of(what: What, key: Key, live: &'s Live, held: Held) -> Piece<'s> {
-        let (device, stack) = (live.device, live.stack);
-        Piece { what, device, stack, held, allocation: Some((key, live)) }
     }
 }
 

@@ -2,45 +2,32 @@
 //! on this one.
 
 mod allocation_sizes;
-mod allocator_frames;
 pub mod autograd;
+mod classifier;
 mod driver_own;
-mod fold;
+mod frames;
 pub(in crate::analysis) mod holders;
 pub mod holdings;
-mod ignored_ranges;
-mod known;
 mod largest;
-mod level;
-mod line;
 mod moment;
-mod named;
 mod over_time;
 mod phases;
-mod places;
-mod reconcile;
-mod recorded_peaks;
 mod sampled;
-mod sampled_phases;
-mod sleep_facts;
 pub mod sleeps;
 pub mod tree;
 
 pub use allocation_sizes::AllocationSizes;
-pub use driver_own::{TakenBy, taken_by, with_cause};
-pub use holders::{FrameRoles, GroupBy, Holder, StackClassifier, sum_of};
-pub use holdings::{Held, Holdings, Owner, Piece, What, each_piece};
-pub use ignored_ranges::IgnoredRanges;
-pub use known::{Knowledge, ResumePoint, UnknownMoment, knowledge};
+pub use classifier::{CodeLine, FrameRoles, NamedStack, StackClassifier};
+pub use driver_own::{Basis, Reconciled, TakenBy, reconcile, taken_by, with_cause};
+pub use frames::{Layer, Places, is_dispatch, pool_hint};
+pub use holders::{GroupBy, Holder, sum_of};
+pub use holdings::{Held, Holdings, Owner, Piece, each_piece};
 pub use largest::{LiveAllocation, largest};
-pub use level::Level;
-pub use line::CodeLine;
-pub use moment::{Moment, MomentFacts, StepMoment};
-pub use named::NamedStack;
+pub use moment::{Knowledge, Level, Moment, MomentFacts, StepMoment, knowledge};
 pub use over_time::{Curve, OverTime, OverTimeObserver, moments_for};
-pub use phases::{InPhase, MOST_OPEN, Phase, phases};
-pub use places::{Layer, Places, is_dispatch, pool_hint};
-pub use reconcile::{Basis, Reconciled, reconcile};
-pub use sampled::{SampledDevice, SampledHolder, SampledLevel, SampledMoment};
-pub use sampled_phases::{SampledPhase, phases_at_peak, phases_before};
-pub use sleep_facts::{SleepFacts, SleepsFacts, StayedFacts, UnmappedFacts};
+pub use phases::{IgnoredRanges, InPhase, MOST_OPEN, Phase, phases};
+pub use sampled::{
+    SampledDevice, SampledHolder, SampledLevel, SampledMoment, SampledPhase, phases_at_peak,
+    phases_before,
+};
+pub use sleeps::{SleepFacts, SleepsFacts, StayedFacts, UnmappedFacts};

@@ -1,10 +1,45 @@
-//! The moments of a run that commands can show.
+//! The moments of a run that commands can show, whether the trace tells what was live then, and the level of allocations that
+//! a figure counts.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
+use vramtrace_format::{DeviceId, Stamped};
 
 use crate::facts;
+use crate::replay::{Observer, State, Until};
+use crate::trace::{Definitions, Trace};
+use crate::units::{seconds, size};
+
+/// Driver memory or tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Allocations that the driver made.
+    #[default]
+    Driver,
+    /// Blocks of a framework's cache in place of the driver memory that holds them.
+    Tensor,
+}
+
+impl Level {
+    /// The name in JSON output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Driver => "driver",
+            Level::Tensor => "tensor",
+        }
+    }
+
+    /// `Tensor` where blocks of a framework's cache were recorded, else `Driver`.
+    pub fn of(state: &State) -> Level {
+        match state.cache.is_used() {
+            true => Level::Tensor,
+            false => Level::Driver,
+        }
+    }
+}
 
 /// The moment whose state is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,5 +131,77 @@ impl MomentFacts {
         all.dedup();
         let only = if let [only] = all[..] { Some(only) } else { None };
         MomentFacts { label: moment.label(), at_ns: asked.or(only) }
+    }
+}
+
+/// Whether the state of a moment is known.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Knowledge {
+    Known,
+    /// Events before it are missing and no checkpoint follows: the state may be wrong.
+    Unsure,
+    /// The events before it were erased to bound the file, or are damaged: why, and the nearest moments that can be shown.
+    NotKnown(String),
+}
+
+/// Whether `state`, the replay up to this moment, is known to be right.
+pub fn knowledge(
+    trace: &Trace,
+    definitions: &Definitions,
+    state: &State,
+    moment: Moment,
+) -> Knowledge {
+    if state.live_is_known() {
+        return Knowledge::Known;
+    }
+    let (Moment::At(after_ns) | Moment::Event { time_ns: after_ns, .. }) = moment else {
+        return Knowledge::Unsure;
+    };
+    // The first whole checkpoint at that time or later: one more reading of the trace.
+    let mut next = FirstResume { after_ns, found: None };
+    trace.replay_until(definitions, Until::End, &mut next, &mut |_, _| {});
+    if next.found.is_none() && !state.is_in_gap() {
+        return Knowledge::Unsure;
+    }
+    let is_off = state.off.last().is_some_and(|span| span.until_ns.is_none());
+    let cause = match trace.header().max_bytes {
+        _ if is_off => "the recording was switched off".to_string(),
+        Some(most) => {
+            let most = size(most);
+            format!("its events were erased to bound the file (VRAMTRACE_MAX={most})")
+        }
+        None => "its events are damaged".to_string(),
+    };
+    let until = state.known_until_ns;
+    let until = until.map(|until| format!("; all is known up to {}", seconds(until)));
+    Knowledge::NotKnown(format!(
+        "what was live at {} is not in the file: {cause}{}{}",
+        seconds(after_ns),
+        until.unwrap_or_default(),
+        next.found.unwrap_or_default(),
+    ))
+}
+
+struct FirstResume {
+    after_ns: u64,
+    found: Option<String>,
+}
+
+impl Observer for FirstResume {
+    fn on_resume(&mut self, at: &Stamped, state: &State) {
+        if at.time_ns < self.after_ns || self.found.is_some() {
+            return;
+        }
+        let used = state.devices.iter().filter(|(_, device)| device.was_used());
+        let live = used.map(|(device, of)| match *device {
+            DeviceId::UNKNOWN => format!("{} on an unknown device", size(of.live_bytes)),
+            DeviceId(ordinal) => format!("{} on GPU {ordinal}", size(of.live_bytes)),
+        });
+        let live: Vec<String> = live.collect();
+        let live = match live.is_empty() {
+            true => String::new(),
+            false => format!(", and {} were live then", live.join(", ")),
+        };
+        self.found = Some(format!("; from {} on it is known{live}", seconds(at.time_ns)));
     }
 }

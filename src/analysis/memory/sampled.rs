@@ -1,17 +1,19 @@
-//! A moment whose events were erased: what the recorder's samples say of the part of the time around it.
+//! The time whose events were erased, by the recorder's history: what its samples say of the part around a moment, and in
+//! which ranges of the program a device's memory was highest.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, Kind};
+use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, HistoryPhase, Kind};
 
-use super::holders::{GroupBy, Holder, StackClassifier};
+use super::classifier::{NamedStack, StackClassifier};
+use super::holders::{GroupBy, Holder};
 use super::holdings::{Held, Holdings, Owner};
-use super::named::NamedStack;
-use super::sampled_phases::SampledPhase;
 use crate::facts;
 use crate::replay::History;
+use crate::replay::history::BinDevice;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
@@ -120,7 +122,7 @@ impl SampledMoment {
                 other_grew_bytes: figures.other_grew,
             }
         };
-        let device = |(id, of): (&DeviceId, &crate::replay::history::BinDevice)| SampledDevice {
+        let device = |(id, of): (&DeviceId, &BinDevice)| SampledDevice {
             device: *id,
             peak_bytes: of.peak,
             refused: of.refused,
@@ -141,4 +143,92 @@ impl SampledMoment {
             symbols,
         })
     }
+}
+
+/// A phase in a part of the time. Times are ns since the start, sizes bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SampledPhase {
+    /// Names of the ranges, outermost first. Empty: outside of all ranges.
+    pub path: Vec<String>,
+    /// The highest physical bytes of the device, of all threads, while its last range was the innermost one.
+    #[serde(rename = "peak_bytes")]
+    pub peak: u64,
+    /// When, up to the next mark or sample of the recorder.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
+    pub at_ns: u64,
+    /// How long it was the innermost one, at least.
+    #[serde(rename = "open_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(test, schemars(with = "f64"))]
+    pub open_ns: u64,
+}
+
+impl SampledPhase {
+    fn of(definitions: &Definitions, phase: &HistoryPhase) -> SampledPhase {
+        let &HistoryPhase { peak, at_ns, open_ns, .. } = phase;
+        let name = |id| definitions.text(id).unwrap_or("(no name)").to_string();
+        SampledPhase { path: phase.names().map(name).collect(), peak, at_ns, open_ns }
+    }
+
+    /// The phases of a device in a bin, highest first.
+    fn all(definitions: &Definitions, of: &BinDevice) -> Vec<SampledPhase> {
+        of.phases.iter().map(|phase| SampledPhase::of(definitions, phase)).collect()
+    }
+
+    fn add(&mut self, more: SampledPhase) {
+        if (more.peak, !more.at_ns) > (self.peak, !self.at_ns) {
+            (self.peak, self.at_ns) = (more.peak, more.at_ns);
+        }
+        self.open_ns = self.open_ns.saturating_add(more.open_ns);
+    }
+}
+
+/// The phases that were open when a device reached its peak: one for each thread that had one. Empty: not known.
+/// `bytes`, `time_ns`: of the peak.
+pub fn phases_at_peak(
+    history: &History,
+    definitions: &Definitions,
+    device: DeviceId,
+    bytes: u64,
+    time_ns: u64,
+) -> Vec<SampledPhase> {
+    let has_peak = |of: &&BinDevice| of.peak == bytes && !of.phases.is_empty();
+    // A peak that is reached while a sample is taken is in the bin after it. Finer tiers say the same, if they have it.
+    let bins = history.tiers.iter().rev().flat_map(|tier| &tier.bins);
+    let found = bins.filter_map(|bin| {
+        let of = bin.devices.get(&device).filter(has_peak)?;
+        let away = time_ns.saturating_sub(bin.until_ns).max(bin.from_ns.saturating_sub(time_ns));
+        Some((away, of))
+    });
+    let Some((_, of)) = found.min_by_key(|(away, _)| *away) else { return Vec::new() };
+    let highest = || of.phases.iter().filter(|phase| phase.peak == bytes);
+    let Some(first_ns) = highest().map(|phase| phase.at_ns).min() else { return Vec::new() };
+    let at_once = highest().filter(|phase| phase.at_ns == first_ns);
+    at_once.map(|phase| SampledPhase::of(definitions, phase)).collect()
+}
+
+/// The phases of the time before `until_ns` by device, the highest peak first: those that its bins tell.
+pub fn phases_before(
+    history: &History,
+    definitions: &Definitions,
+    until_ns: u64,
+) -> BTreeMap<DeviceId, Vec<SampledPhase>> {
+    let mut all: BTreeMap<DeviceId, Vec<SampledPhase>> = BTreeMap::new();
+    for (tier, at) in history.parts(until_ns) {
+        for (device, of) in &tier.bins[at].devices {
+            let known = all.entry(*device).or_default();
+            for phase in SampledPhase::all(definitions, of) {
+                match known.iter_mut().find(|known| known.path == phase.path) {
+                    Some(known) => known.add(phase),
+                    None => known.push(phase),
+                }
+            }
+        }
+    }
+    all.retain(|_, phases| !phases.is_empty());
+    for phases in all.values_mut() {
+        phases.sort_by_key(|phase| (std::cmp::Reverse(phase.peak), phase.at_ns));
+    }
+    all
 }

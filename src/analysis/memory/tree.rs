@@ -7,7 +7,7 @@ use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId, StackId};
 
 use super::holdings::{Held, Holdings};
-use super::level::Level;
+use super::moment::Level;
 use crate::analysis::{StackClassifier, autograd};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 

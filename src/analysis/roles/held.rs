@@ -6,11 +6,13 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
 use super::{Allocation, Role, RoleFinder, RoleLearner};
-use crate::analysis::holders::{Group, Holder, StackClassifier, shared_out};
-use crate::analysis::holdings::{Held, Piece, What, each_piece, places};
+use crate::analysis::StackClassifier;
+use crate::analysis::holders::{Group, Holder, shared_out};
+use crate::analysis::holdings::{Held, Owner, Piece, each_piece, places};
 use crate::analysis::tree::Tree;
 use crate::analysis::{Level, Moment};
 use crate::replay::{Key, Live, State, Until, Visitor};
+use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
 
 /// The roles of the allocations that are live at a moment, by key and time of the allocation: an address may be used again.
@@ -35,11 +37,10 @@ impl LiveRoles {
 
     /// Segments have no role at the level of the driver: their blocks have different ones.
     pub fn of_piece(&self, piece: &Piece) -> Role {
-        match (piece.allocation, piece.what) {
+        match (piece.allocation, piece.owner) {
             (Some((key, live)), _) => self.of(key, live),
-            (None, What::Free) => Role::FreeCache,
-            (None, What::Driver(cause)) => Role::of_cause(cause),
-            (None, What::Memory | What::Block) => Role::Unknown,
+            (None, Owner { stack: FREE_CACHE, .. }) => Role::FreeCache,
+            (None, Owner { cause, .. }) => cause.map_or(Role::Unknown, Role::of_cause),
         }
     }
 
@@ -47,7 +48,8 @@ impl LiveRoles {
     pub fn sums(&self, state: &State) -> FxHashMap<DeviceId, [u64; Role::ALL.len()]> {
         let mut sums: FxHashMap<DeviceId, [u64; Role::ALL.len()]> = FxHashMap::default();
         each_piece(state, Level::of(state), &mut |piece| {
-            let sum = &mut sums.entry(piece.device).or_default()[self.of_piece(&piece).index()];
+            let sum =
+                &mut sums.entry(piece.owner.device).or_default()[self.of_piece(&piece).index()];
             *sum = sum.saturating_add(piece.held.bytes);
         });
         sums
@@ -195,8 +197,8 @@ impl Visitor for RolesAt {
         self.found.resize_with(self.places.len(), HeldByRole::default);
         let found = &mut self.found[stop];
         each_piece(state, self.level, &mut |piece| {
-            if piece.device == *device {
-                found.add(piece.device, roles.of_piece(&piece), piece.stack, piece.held);
+            if piece.owner.device == *device {
+                found.add(*device, roles.of_piece(&piece), piece.owner.stack, piece.held);
             }
         });
     }

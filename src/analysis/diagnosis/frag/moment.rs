@@ -5,7 +5,7 @@ use vramtrace_format::{DeviceId, Stamped};
 use super::{Frag, FragSegment, Sizes, pinned, pins, pool};
 use crate::analysis::steps::{Place, Steps};
 use crate::analysis::whatif::NOT_OF_SAMPLES;
-use crate::analysis::{Knowledge, Moment, StackClassifier, UnknownMoment, knowledge};
+use crate::analysis::{Knowledge, Moment, StackClassifier, knowledge};
 use crate::replay::{
     AllocCause, ByDevice, CacheSums, Live, Observer, SegmentAt, State, Until, Visitor,
 };
@@ -23,7 +23,7 @@ pub enum MomentError {
     #[error("no request of PyTorch ended out of memory: give --at peak, --at end or seconds")]
     NoOutOfMemory,
     #[error("{0}; give another moment, e.g. --at peak or --at end")]
-    NotKnown(UnknownMoment),
+    NotKnown(String),
     #[error("--at step:{0}: {1}")]
     NoStep(usize, String),
     #[error("--at {}: it ends at {}", seconds(*.at_ns), seconds(*.end_ns))]
@@ -76,7 +76,7 @@ pub struct FragAt<'t> {
     /// Each device, and its place.
     places: Vec<(DeviceId, Until)>,
     found: Vec<Option<Frag>>,
-    not_known: Option<UnknownMoment>,
+    not_known: Option<String>,
 }
 
 impl<'t> FragAt<'t> {

@@ -58,11 +58,11 @@ impl SleepFindings {
                 LeakReason::Sleeps { sleeps: growing.sleeps, bytes_a_sleep: growing.bytes_a_sleep };
             let steps = growing.rest.held.len() as f64;
             let confidence = 1.0 - 1.0 / (steps + 1.0);
-            let line = classifier.line_of(stack);
+            let line = classifier.holder_key(stack, Level::Driver);
             let same = |one: &&mut JudgedLeak| {
                 !of_driver
                     && one.case.at == (level, growing.device)
-                    && classifier.line_of(one.case.stack) == line
+                    && classifier.holder_key(one.case.stack, Level::Driver) == line
             };
             if let Some(one) = found.iter_mut().find(same) {
                 one.leak.because = because;

@@ -1,8 +1,9 @@
 use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{Event, Kind};
+use vramtrace_format::{Event, Kind, SummaryMoment};
 
 use super::*;
+use crate::replay::history::Bin;
 use crate::testing::{SECOND, TraceBuilder};
 
 fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions) -> R) -> R {
@@ -164,4 +165,35 @@ fn blocks_stand_in_place_of_their_segment_and_the_rest_is_free() {
         assert_eq!(peak.held[&block(3)], held(14, 2));
         assert_eq!(peak.held[&free], held(6, 1));
     });
+}
+
+fn end(until_ns: u64) -> State {
+    let holder = |device, stack, bytes| SummaryHolder {
+        device: DeviceId(device),
+        moment: SummaryMoment::Peak,
+        of_framework: false,
+        stack: StackId(stack),
+        bytes,
+        count: 2,
+    };
+    let mut history = History::default();
+    history.peak_holders.extend([holder(0, 1, 70), holder(0, 2, 30), holder(1, 1, 5)]);
+    let (from_ns, samples, devices) = (0, 1, Default::default());
+    history.tiers[0].bins.push(Bin { from_ns, until_ns, samples, devices });
+    let mut state = State::default();
+    state.history = Some(Arc::new(history));
+    state
+}
+
+#[test]
+fn a_peak_whose_events_were_erased_has_its_recorded_holders() {
+    let peak = Peak { bytes: 100, time_ns: 50, ..Peak::default() };
+    let recorded = |until_ns, device| {
+        let at_peaks = HoldingsAtPeaks::new(&end(until_ns), Moment::Peak, Level::Driver);
+        let holders = at_peaks.recorded(DeviceId(device), peak).into_iter();
+        holders.map(|holder| (holder.stack.0, holder.bytes)).collect::<Vec<_>>()
+    };
+    assert_eq!(recorded(60, 0), [(1, 70), (2, 30)], "of this device");
+    assert_eq!(recorded(60, 2), [], "nobody is known");
+    assert_eq!(recorded(40, 0), [], "later than the copy");
 }

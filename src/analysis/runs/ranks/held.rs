@@ -1,7 +1,7 @@
 //! The holders of a process as [`Holdings`]: blocks in place of their segments.
 
 use vramtrace_format::summary::{largest_driver_first, largest_first};
-use vramtrace_format::{DeviceId, SummaryDriver, SummaryHolder, SummaryMoment};
+use vramtrace_format::{SummaryDriver, SummaryHolder, SummaryMoment};
 
 use super::ProcessFigures;
 use crate::analysis::holdings::{Held, Holdings, HoldingsAtPeaks, Owner};
@@ -9,8 +9,7 @@ use crate::analysis::{Level, Moment, Process, StackClassifier};
 use crate::symbols::FREE_CACHE;
 use crate::trace::Trace;
 
-/// The holdings at a moment, of the largest holders that the process's summary names. Blocks replace the
-/// driver memory of their framework; [`FREE_CACHE`] holds the rest of that.
+/// The holdings at a moment, of the largest holders that the process's summary names.
 pub fn holdings(
     figures: &ProcessFigures,
     classifier: &StackClassifier,
@@ -23,7 +22,15 @@ pub fn holdings(
             SummaryMoment::End => figures.last_ns,
         };
         all.at_ns.insert(*id, at_ns);
-        add_device(&mut all, figures, classifier, *id, moment);
+        let holders = device.holders.iter().filter(|holder| holder.moment == moment);
+        if holders.clone().any(|holder| holder.of_framework) {
+            all.level = Level::Tensor;
+        }
+        all.add_recorded(*id, holders, |stack| classifier.is_torch_cache(stack));
+        for of in device.driver.iter().filter(|of| of.moment == moment) {
+            let held = Held { bytes: of.bytes, count: of.count, ..Held::default() };
+            all.add(Owner::of_driver(*id, of.stack, of.cause), held);
+        }
     }
     all
 }
@@ -61,37 +68,5 @@ pub(super) fn add_holders(figures: &mut ProcessFigures, process: &Process, trace
             largest_driver_first(&mut taken);
             device.driver.append(&mut taken);
         }
-    }
-}
-
-fn add_device(
-    all: &mut Holdings,
-    figures: &ProcessFigures,
-    classifier: &StackClassifier,
-    id: DeviceId,
-    moment: SummaryMoment,
-) {
-    let here = || figures.devices[&id].holders.iter().filter(move |holder| holder.moment == moment);
-    let has_blocks = here().any(|holder| holder.of_framework);
-    let (mut segments, mut blocks) = (0u64, 0u64);
-    for holder in here() {
-        let held = Held { bytes: holder.bytes, count: holder.count, ..Held::default() };
-        if holder.of_framework {
-            blocks = blocks.saturating_add(holder.bytes);
-            all.level = Level::Tensor;
-            all.add(Owner::of_cache(id, holder.stack), held);
-        } else if has_blocks && classifier.is_torch_cache(holder.stack) {
-            segments = segments.saturating_add(holder.bytes);
-        } else {
-            all.add(Owner::of_memory(id, holder.stack), held);
-        }
-    }
-    for of in figures.devices[&id].driver.iter().filter(|of| of.moment == moment) {
-        let held = Held { bytes: of.bytes, count: of.count, ..Held::default() };
-        all.add(Owner::of_driver(id, of.stack, of.cause), held);
-    }
-    if segments > blocks {
-        let free = Held { bytes: segments - blocks, count: 1, ..Held::default() };
-        all.add(Owner::of_cache(id, FREE_CACHE), free);
     }
 }

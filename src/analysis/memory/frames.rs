@@ -1,9 +1,16 @@
-//! What a frame is to the one who asks who holds memory: [`vramtrace_format::layers`], by frames.
+//! What a frame is to the one who asks who holds memory: its layer and library ([`vramtrace_format::layers`]), whether it
+//! belongs to an allocator, and whether it only passes a call on.
+//!
+//! Frames of allocators and of PyTorch's dispatcher request memory for all operations alike, so that they name no holder.
+//! Programs that are not PyTorch have allocators of their own, often a function that calls a function that calls the
+//! driver. A wrapper is such a function by two rules: its name says that it allocates, and several functions call it
+//! ([`Symbols::is_wrapper`](crate::symbols::Symbols::is_wrapper)).
 
 pub use vramtrace_format::layers::Layer;
+use vramtrace_format::layers::base_name;
 use vramtrace_format::{Header, layers};
 
-use crate::analysis::engines;
+use crate::analysis::{autograd, engines};
 use crate::symbols::{Frame, Language, Symbols};
 
 /// Where a traced program's own files are.
@@ -79,6 +86,92 @@ pub fn pool_hint(library: &str) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// Namespaces and prefixes of functions that pass an operation on to the allocator.
+const PASSES_ON: [&str; 10] = [
+    "at::(anonymous namespace)::",
+    "at::TensorIterator",
+    "at::_ops::",
+    "at::detail::",
+    "at::empty",
+    "at::meta::",
+    "at::native::empty",
+    "at::redispatch::",
+    "c10::",
+    "torch::autograd::VariableType::",
+];
+
+/// Whether a frame belongs to an allocator, or only passes an operation on to one.
+pub(super) fn is_allocator(frame: &Frame) -> bool {
+    if frame.language != Language::Native {
+        return false;
+    }
+    // Without symbols the library tells: PyTorch's allocators are in libc10 and libc10_cuda.
+    let of_c10 = || {
+        let library = frame.library.as_deref().map(base_name);
+        library.is_some_and(|name| name.starts_with("libc10"))
+    };
+    frame.function.contains("Allocator")
+        || PASSES_ON.iter().any(|prefix| frame.function.starts_with(prefix))
+        || of_c10()
+}
+
+/// Parts of the names of functions that keep memory for later requests: `ggml_cuda_pool_leg::alloc`,
+/// `onnxruntime::BFCArena::Extend`.
+const POOLS: [&str; 4] = ["pool", "arena", "cache", "allocator"];
+
+/// Whether a function is a pool's by its name.
+pub(super) fn is_pool(function: &str) -> bool {
+    let name = function.to_ascii_lowercase();
+    POOLS.iter().any(|part| name.contains(part))
+}
+
+/// Whether a frame belongs to PyTorch's caching allocator on the card.
+pub(super) fn is_torch_cache(frame: &Frame) -> bool {
+    let library = || frame.library.as_deref().map(base_name);
+    frame.language == Language::Native
+        && library().is_some_and(|name| name.starts_with("libc10_cuda"))
+}
+
+/// Whether a frame of PyTorch's allocator is of its backend cudaMallocAsync, where each tensor is an allocation of the driver.
+pub(super) fn is_torch_async(frame: &Frame) -> bool {
+    frame.function.contains("CUDACachingAllocator::CudaMallocAsync")
+}
+
+/// Names of functions in packages that wrap other functions.
+const WRAPPERS: [&str; 11] = [
+    "wrapper",
+    "wrapped",
+    "wrapped_fn",
+    "wrapped_func",
+    "inner",
+    "_fn",
+    "_call_impl",
+    "_wrapped_call_impl",
+    "__call__",
+    "decorate_context",
+    "_use_grad",
+];
+
+/// Whether a report hides this frame. `python`: the frame's stack has Python frames.
+pub(in crate::analysis) fn folds(frame: &Frame, layer: Layer, python: bool) -> bool {
+    match frame.language {
+        Language::Native => match layer {
+            Layer::Plumbing => true,
+            // In a stack without Python, only the backward node names the operation; of an engine, its functions.
+            Layer::Framework => {
+                let node = !python && autograd::node(&frame.function).is_some();
+                !node && !engines::names_holder(frame)
+            }
+            Layer::Package | Layer::Own => false,
+        },
+        Language::Python => {
+            let name = frame.function.rsplit('.').next().unwrap_or_default();
+            let wraps = layer < Layer::Own && WRAPPERS.contains(&name);
+            layer == Layer::Plumbing || is_dispatch(frame) || wraps
+        }
+    }
 }
 
 #[cfg(test)]
@@ -204,5 +297,61 @@ mod tests {
             assert!(pool_hint(library).unwrap().contains(setting));
         }
         assert_eq!(pool_hint("cuBLAS"), None);
+    }
+
+    #[test]
+    fn pools_by_their_names() {
+        for name in ["ggml_cuda_pool_leg::alloc(unsigned long)", "onnxruntime::BFCArena::Extend"] {
+            assert!(is_pool(name), "{name}");
+        }
+        for name in ["leaking_line", "main", "my_alloc", "checked_malloc", "cuMemAlloc_v2"] {
+            assert!(!is_pool(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn allocators_and_the_dispatcher_are_no_holders() {
+        let native = |function: &str, library: &str| {
+            Frame::of(Language::Native, function, "", &format!("/v/torch/lib/{library}"))
+        };
+        for (function, library) in [
+            (
+                "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_found_block",
+                "libc10_cuda.so",
+            ),
+            ("libc10_cuda.so+0x1b9ba", "libc10_cuda.so"),
+            ("at::detail::empty_cuda", "libtorch_cuda.so"),
+            ("at::_ops::add_Tensor::call", "libtorch_cpu.so"),
+            ("tsl::BFCAllocator::AllocateRaw", "libtensorflow_framework.so.2"),
+        ] {
+            assert!(is_allocator(&native(function, library)), "{function}");
+        }
+        for function in ["torch::autograd::accumulate", "at::native::embedding_dense_backward_cuda"]
+        {
+            assert!(!is_allocator(&native(function, "libtorch_cpu.so")), "{function}");
+        }
+    }
+
+    #[test]
+    fn frames_that_pass_a_call_on_are_hidden_and_requesters_are_not() {
+        let frame = |language, function: &str, file: &str| Frame::of(language, function, file, "");
+        let python = |function, file| frame(Language::Python, function, file);
+        let module = python("Module._call_impl", "/v/site-packages/torch/nn/modules/module.py");
+        assert!(folds(&module, Layer::Framework, true));
+        let linear = python("Linear.forward", "/v/site-packages/torch/nn/modules/linear.py");
+        assert!(!folds(&linear, Layer::Framework, true));
+        let wrapper = python("can_return_tuple.<locals>.wrapper", "/v/transformers/generic.py");
+        assert!(folds(&wrapper, Layer::Package, true));
+        assert!(!folds(&python("wrapper", "/me/train.py"), Layer::Own, true));
+        assert!(folds(
+            &python("_find_and_load", "<frozen importlib._bootstrap>"),
+            Layer::Plumbing,
+            true
+        ));
+        let node = "torch::autograd::generated::MmBackward0::apply";
+        assert!(!folds(&frame(Language::Native, node, ""), Layer::Framework, false));
+        let engine = "torch::autograd::Engine::thread_main";
+        assert!(folds(&frame(Language::Native, engine, ""), Layer::Framework, false));
+        assert!(!folds(&frame(Language::Native, "main", "a.c"), Layer::Own, false));
     }
 }
