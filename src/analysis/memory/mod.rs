@@ -8,7 +8,6 @@ mod driver_own;
 mod frames;
 pub(in crate::analysis) mod holders;
 pub mod holdings;
-mod largest;
 mod moment;
 mod over_time;
 mod phases;
@@ -22,7 +21,6 @@ pub use driver_own::{Basis, Reconciled, TakenBy, reconcile, taken_by, with_cause
 pub use frames::{Layer, Places, is_dispatch, pool_hint};
 pub use holders::{GroupBy, Holder, sum_of};
 pub use holdings::{Held, Holdings, Owner, Piece, each_piece};
-pub use largest::{LiveAllocation, largest};
 pub use moment::{Knowledge, Level, Moment, MomentFacts, StepMoment, knowledge};
 pub use over_time::{Curve, OverTime, OverTimeObserver, moments_for};
 pub use phases::{IgnoredRanges, InPhase, MOST_OPEN, Phase, phases};

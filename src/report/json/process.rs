@@ -16,9 +16,9 @@ use crate::analysis::ranks::{
     merge,
 };
 use crate::analysis::roles::{HeldByRole, Role};
-use crate::analysis::{GroupBy, Held, Holder, LiveAllocation, Process, SampledMoment};
+use crate::analysis::{GroupBy, Held, Holder, Process, SampledMoment};
 use crate::analysis::{SampledPhase, SleepsFacts};
-use crate::analysis::{TakenBy, largest, outliers, reconcile, taken_by};
+use crate::analysis::{TakenBy, outliers, reconcile, taken_by};
 use crate::replay::history::Sampled;
 use crate::replay::state::{HostSums, Inconsistencies};
 use crate::replay::{DeviceState, InUse, KindSums, OffSpan, RecorderCost, RefusalAt, Sampling};
@@ -142,7 +142,6 @@ pub struct DeviceFacts {
     /// Memory that was unmapped and mapped again; absent where none was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleeps: Option<SleepsFacts>,
-    pub largest_live: Vec<LiveAllocation>,
     /// The last refused requests.
     pub refusals: Vec<RefusalFacts>,
     /// The holders by line of code; absent where they were not computed.
@@ -293,7 +292,6 @@ fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> Device
             .collect(),
         torch: super::torch::facts(process, id, device),
         sleeps: process.sleeps_of(id),
-        largest_live: largest(&process.state, &process.definitions, id, top),
         refusals: refusals.map(|refusal| refusal_facts(process, refusal)).collect(),
         holders: process.who.as_ref().zip(names.as_ref()).map(|(who, classifier)| {
             let facts = |holdings| {
