@@ -293,8 +293,7 @@ impl Process {
         self.fatal = fatal;
         if holders {
             self.rests = rests.found;
-            self.name_holders(peaks.found, roles.map(RolesAt::of_devices));
-            self.find_roles_of_engines(trace);
+            self.name_holders(trace, peaks.found, roles.map(RolesAt::of_devices));
         }
         leaks
     }
@@ -344,7 +343,7 @@ impl Process {
         self.collected.roles.as_ref().map_or_else(|| Cow::Owned(learn()), Cow::Borrowed)
     }
 
-    fn name_holders(&mut self, peak: Holdings, peak_roles: Option<HeldByRole>) {
+    fn name_holders(&mut self, trace: &Trace, peak: Holdings, peak_roles: Option<HeldByRole>) {
         let live = Holdings::of_state(&self.state, peak.level);
         let contexts = self.state.contexts.values().map(|context| context.stack);
         let fatal = self.fatal.iter().flat_map(|fatal| fatal.held.stacks());
@@ -357,21 +356,17 @@ impl Process {
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
         let wanted = wanted.chain(rests).chain(slept).chain(refused);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
-        let peak_roles = peak_roles.map(|roles| with_peaks(roles, &peak));
+        // Of programs without blocks little has a role: it is looked for where functions of an engine hold memory.
+        let is_engine = || symbols.frames().iter().any(engines::names_holder);
+        let mut peak_roles = match peak_roles {
+            None if is_engine() => self.held_at(trace, Moment::Peak, peak.level, true).1,
+            found => found,
+        };
+        // Without devices whose memory at the peak is not known.
+        if let Some(roles) = &mut peak_roles {
+            roles.retain(|device| peak.at_ns.contains_key(&device));
+        }
         self.who = Some(NamedHoldings { symbols, peak, live, peak_roles });
-    }
-
-    /// Without blocks, the roles at the peak are found where functions of an engine hold memory there: of other programs
-    /// little has a role.
-    fn find_roles_of_engines(&mut self, trace: &Trace) {
-        let Some(who) = self.who.as_ref().filter(|who| who.peak_roles.is_none()) else { return };
-        if !who.symbols.frames().iter().any(engines::names_holder) {
-            return;
-        }
-        let (_, roles) = self.held_at(trace, Moment::Peak, who.peak.level, true);
-        if let Some(who) = &mut self.who {
-            who.peak_roles = roles.map(|roles| with_peaks(roles, &who.peak));
-        }
     }
 
     /// The devices that the process used, the unknown one last.
@@ -453,12 +448,6 @@ pub fn read_all(
     parallel::each(&all, progress, |_, trace, progress| {
         Process::read_with(trace, moment, collect, progress)
     })
-}
-
-/// Without devices whose memory at the peak is not known.
-fn with_peaks(mut roles: HeldByRole, peak: &Holdings) -> HeldByRole {
-    roles.retain(|device| peak.at_ns.contains_key(&device));
-    roles
 }
 
 /// Whether the program had the library of PyTorch's cache, or the trace was imported.

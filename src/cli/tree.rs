@@ -1,7 +1,7 @@
 //! `vramtrace tree`: who holds the memory, from the outermost frame in.
 
 use vramtrace_format::DeviceId;
-use vramtrace_reader::analysis::tree::{Top, Tree};
+use vramtrace_reader::analysis::tree::Tree;
 use vramtrace_reader::analysis::{Level, MomentFacts, Process, RolesOf, StackClassifier};
 use vramtrace_reader::facts::ProcessId;
 use vramtrace_reader::report::json::{DeviceTree, TREE, TreeReport};
@@ -87,8 +87,7 @@ fn device_trees(process: &Process, trace: &Trace, args: &Args) -> Vec<DeviceTree
         let mut tree = Tree::new(&classifier, !args.no_fold);
         match (&roles, args.by) {
             (Some(roles), _) => roles.add_to(&mut tree, device),
-            (None, By::Library) => tree.add_holdings(&who.live, device, Top::Library),
-            (None, _) => tree.add_holdings(&who.live, device, Top::Frames),
+            (None, by) => tree.add_holdings(&who.live, device, by == By::Library),
         }
         tree.finish(&gpu_name(device))
     };

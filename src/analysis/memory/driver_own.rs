@@ -107,29 +107,6 @@ pub struct TakenBy {
     pub line: CodeLine,
 }
 
-impl TakenBy {
-    fn named(
-        of: &Originator,
-        bytes: u64,
-        definitions: &Definitions,
-        classifier: Option<&StackClassifier>,
-    ) -> TakenBy {
-        let (library, line) = classifier.map_or_else(Default::default, |classifier| {
-            let roles = classifier.roles(of.stack);
-            let library = classifier.library_name(&roles).map(str::to_string);
-            (library, CodeLine::of(classifier, of.stack, &roles))
-        });
-        TakenBy {
-            bytes,
-            cause: of.cause.name(),
-            api: definitions.site_api_name(of.site),
-            name: definitions.text(of.name).map(demangle),
-            library,
-            line,
-        }
-    }
-}
-
 /// The name of a holder of memory that the driver took: `graphs: train.py:41 capture`.
 pub fn with_cause(cause: Option<Cause>, name: String) -> String {
     match cause {
@@ -164,6 +141,20 @@ pub fn taken_by(
         }
     }
     all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let largest = all.iter().take(top);
-    largest.map(|(of, bytes)| TakenBy::named(of, *bytes, definitions, classifier)).collect()
+    let named = |(of, bytes): (Originator, u64)| {
+        let (library, line) = classifier.map_or_else(Default::default, |classifier| {
+            let roles = classifier.roles(of.stack);
+            let library = classifier.library_name(&roles).map(str::to_string);
+            (library, CodeLine::of(classifier, of.stack, &roles))
+        });
+        TakenBy {
+            bytes,
+            cause: of.cause.name(),
+            api: definitions.site_api_name(of.site),
+            name: definitions.text(of.name).map(demangle),
+            library,
+            line,
+        }
+    };
+    all.into_iter().take(top).map(named).collect()
 }

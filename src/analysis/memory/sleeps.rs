@@ -29,7 +29,7 @@ const KEPT: usize = 1024;
 const LOOKED_AT: usize = 16;
 
 /// One sleep of one device.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sleep {
     /// Number among the device's sleeps, from 1.
@@ -100,14 +100,11 @@ impl DeviceSleeps {
         self.asleep = self.asleep.saturating_add(bytes);
         let open = self.open.get_or_insert_with(|| {
             let sleep = Sleep {
-                number: 0,
                 began_ns: at.time_ns,
-                ended_ns: None,
-                went: Vec::new(),
-                asleep_bytes: 0,
                 stayed_bytes: u64::MAX,
                 lowest_ns: at.time_ns,
                 lowest_offset: at.offset,
+                ..Sleep::default()
             };
             OpenSleep { sleep, went: FxHashMap::default(), before, woke: false }
         });

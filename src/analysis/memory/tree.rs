@@ -22,14 +22,6 @@ pub struct Node {
     pub children: Vec<Node>,
 }
 
-/// What the first level of the tree shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Top {
-    #[default]
-    Frames,
-    Library,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Frame(u32),
@@ -55,11 +47,11 @@ impl<'c, 's> Tree<'c, 's> {
         Tree { classifier, fold, root: Builder::default() }
     }
 
-    /// Adds the holdings of a device, below their libraries where `top` says so.
-    pub fn add_holdings(&mut self, holdings: &Holdings, device: DeviceId, top: Top) {
+    /// Adds the holdings of a device, where wanted below their libraries.
+    pub fn add_holdings(&mut self, holdings: &Holdings, device: DeviceId, by_library: bool) {
         for (of, held) in holdings.held.iter().filter(|(of, _)| of.device == device) {
             let level = if of.of_cache { Level::Tensor } else { Level::Driver };
-            let library = (top == Top::Library).then(|| {
+            let library = by_library.then(|| {
                 let roles = self.classifier.roles_at(of.stack, level);
                 self.classifier.library_name(&roles).unwrap_or("?").to_string()
             });

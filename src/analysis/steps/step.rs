@@ -114,7 +114,8 @@ pub struct StepsFacts<'s> {
     /// Iterations, without one that the trace ends in. Null: they cannot be told.
     pub count: Option<usize>,
     /// `no-backward`: the program has none. Any other: they cannot be told from micro-batches. Null: they are known.
-    pub unknown: Option<&'static str>,
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub unknown: Option<NoSteps>,
     pub why: Option<String>,
     pub steps: &'s [Step],
     /// Forward passes without backward, between the iterations.
@@ -122,7 +123,8 @@ pub struct StepsFacts<'s> {
 }
 
 /// Why a trace has no iterations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NoSteps {
     NoBackward,
     /// Nothing lies between two backward passes that ends an iteration.
@@ -144,25 +146,6 @@ pub enum NoSteps {
     EventsMissing,
     /// The trace has a sample of the allocations.
     Sampled,
-}
-
-impl NoSteps {
-    /// The name in JSON output.
-    pub fn name(self) -> &'static str {
-        match self {
-            NoSteps::NoBackward => "no-backward",
-            NoSteps::NoUpdates => "no-updates",
-            NoSteps::Turns => "turns",
-            NoSteps::Frees => "frees",
-            NoSteps::Parts => "parts",
-            NoSteps::Inputs => "inputs",
-            NoSteps::Closure => "closure",
-            NoSteps::Graphs => "graphs",
-            NoSteps::NoNames => "no-names",
-            NoSteps::EventsMissing => "events-missing",
-            NoSteps::Sampled => "sampled",
-        }
-    }
 }
 
 impl fmt::Display for NoSteps {
@@ -204,7 +187,7 @@ impl Steps {
         let unknown = self.found.as_ref().err();
         StepsFacts {
             count: unknown.is_none().then(|| self.whole()),
-            unknown: unknown.map(|why| why.name()),
+            unknown: unknown.copied(),
             why: unknown.map(NoSteps::to_string),
             steps: self.steps(),
             apart: &self.apart,
