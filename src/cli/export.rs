@@ -39,9 +39,13 @@ impl Format {
     /// The options that only some formats take, and this one does.
     fn options(self) -> &'static [&'static str] {
         match self {
-            Format::Chrome | Format::Csv | Format::Perfetto => &["--from", "--to", "--level"],
-            Format::Folded | Format::Pprof => &["--at", "--level", "--device"],
-            Format::TorchSnapshot | Format::Parquet => &[],
+            Format::Chrome | Format::Csv | Format::Perfetto => {
+                &["--from", "--to", "--level", "--force"]
+            }
+            Format::Folded | Format::Pprof => &["--at", "--level", "--device", "--force"],
+            Format::TorchSnapshot => &["--force"],
+            // A directory is not replaced.
+            Format::Parquet => &[],
         }
     }
 }
@@ -127,6 +131,7 @@ impl Args {
             ("--at", self.at.is_some()),
             ("--level", self.level.given.is_some()),
             ("--device", self.device.is_given()),
+            ("--force", self.force),
         ];
         let refused =
             |(option, given): &(&str, bool)| *given && !self.format.options().contains(option);
@@ -139,10 +144,11 @@ impl Args {
 
     fn output(&self) -> Result<PathBuf, Failure> {
         let default = (self.format == Format::TorchSnapshot).then(|| "snapshot.pickle".into());
-        self.output
-            .clone()
-            .or(default)
-            .ok_or_else(|| Failure::new("--output is missing: give -o FILE, or -o - for stdout"))
+        self.output.clone().or(default).ok_or_else(|| {
+            Failure::new(
+                "--output is missing: give -o FILE, or -o - for stdout; for parquet -o DIR",
+            )
+        })
     }
 
     fn stacks(&self, selected: Selected, format: StackFormat, output: &Output) -> Outcome {
@@ -198,9 +204,9 @@ pub fn stacks(
     let mut gathered = export::stacks::gather(&traces, processes, at, level);
     caveats::warn_damage(&traces);
     let samples = || gathered.iter().flat_map(|process| &process.samples);
-    device.check(samples().map(|sample| sample.device))?;
+    device.check(samples().map(|(owner, _)| owner.device))?;
     for process in &mut gathered {
-        process.samples.retain(|sample| device.includes(sample.device));
+        process.samples.retain(|(owner, _)| device.includes(owner.device));
     }
     let mut problems: Vec<&String> =
         gathered.iter().flat_map(|process| process.symbols.problems()).collect();
@@ -208,7 +214,7 @@ pub fn stacks(
     problems.dedup();
     problems.iter().take(5).for_each(message);
     let samples = gathered.iter().flat_map(|process| &process.samples);
-    let bytes = samples.clone().fold(0u64, |sum, sample| sum.saturating_add(sample.held.bytes));
+    let bytes = samples.clone().fold(0u64, |sum, (_, held)| sum.saturating_add(held.bytes));
     let when = at.words();
     let not_known: u64 = gathered.iter().map(|process| process.not_known).sum();
     if not_known > 0 {
@@ -284,22 +290,13 @@ fn tables(_args: &Args) -> Outcome {
 fn tables(args: &Args) -> Outcome {
     use vramtrace_reader::export::parquet;
 
-    let Some(to) = &args.output else {
-        return Err(Failure::new(
-            "--output is missing: give -o DIR, a directory that does not exist",
-        ));
-    };
+    let to = args.output()?;
     if to == Path::new("-") {
         return Err(Failure::new("-o -: parquet is a directory of files: give -o DIR"));
     }
-    if args.force {
-        return Err(Failure::new(
-            "--force is not for parquet: a directory is not replaced; give one that does not exist",
-        ));
-    }
     let traces = args.processes.open()?.traces;
     let bar = progress_bar(&traces)?;
-    let written = parquet::export(&traces, to, &|at, _| bar.set_position(at));
+    let written = parquet::export(&traces, &to, &|at, _| bar.set_position(at));
     bar.finish_and_clear();
     let rows = written.map_err(|error| Failure::new(format!("{}: {error}", to.display())))?;
     caveats::warn_damage(&traces);

@@ -40,7 +40,8 @@ pub(super) struct Timeline<'a, 't, S: Sink> {
     /// Bytes by role, at [`Role::index`].
     sums: FxHashMap<DeviceId, [u64; Role::ALL.len()]>,
     owners: Owners,
-    who: ByStack,
+    /// Who asked for memory.
+    pub(super) who: ByStack,
     counters: FxHashMap<(Option<DeviceId>, Counter), u64>,
     /// The open ones, in the order in which they began.
     phases: Vec<Phase>,
@@ -99,11 +100,6 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             drawing: window.from_ns.is_none(),
             failed: None,
         }
-    }
-
-    /// Who asked for memory, by stack.
-    pub(super) fn who(&self) -> &ByStack {
-        &self.who
     }
 
     pub(super) fn write(mut self, progress: Progress) -> io::Result<Exported> {

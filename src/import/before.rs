@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rustc_hash::FxHashSet;
+use vramtrace_format::StackId;
 
-use super::history::{Action, Ground, HistoryBlock, HistoryDevice, HistoryEntry, StackIndex};
+use super::history::{Action, Ground, HistoryBlock, HistoryDevice, HistoryEntry};
 use crate::allocator::{Conf, rounding};
 use crate::spans::Spans;
 
 /// Of memory that an entry frees: its stack is that of the free.
 fn freed_by(entry: &HistoryEntry, expandable: bool) -> Ground {
     let HistoryEntry { stream, pool, .. } = *entry;
-    Ground { stream, pool, expandable, stack: StackIndex(0) }
+    Ground { stream, pool, expandable, stack: StackId(0) }
 }
 
 /// In order of address; nothing overlaps.
@@ -75,7 +76,7 @@ fn blocks(
                 size: rounding::block_size(conf, entry.size),
                 requested: entry.size,
                 pending: entry.action == Action::FreeCompleted,
-                stack: StackIndex(0),
+                stack: StackId(0),
             };
             found.insert(entry.address, (block, freed_by(entry, false)));
         }
@@ -126,7 +127,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn entry(action: Action, address: u64, size: u64) -> HistoryEntry {
-        HistoryEntry { action, address, size, stream: 7, pool: 0, time_ns: 0, stack: StackIndex(0) }
+        HistoryEntry { action, address, size, stream: 7, pool: 0, time_ns: 0, stack: StackId(0) }
     }
 
     #[test]
@@ -147,28 +148,28 @@ mod tests {
                 HistorySegment {
                     address: 10 * MIB,
                     size: 2 * MIB,
-                    ground: Ground { stream: 7, pool: 1, expandable: false, stack: StackIndex(3) },
+                    ground: Ground { stream: 7, pool: 1, expandable: false, stack: StackId(3) },
                     blocks: vec![
                         HistoryBlock {
                             address: 10 * MIB,
                             size: 1024,
                             requested: 600,
                             pending: false,
-                            stack: StackIndex(1),
+                            stack: StackId(1),
                         },
                         HistoryBlock {
                             address: 11 * MIB,
                             size: 4096,
                             requested: 4000,
                             pending: true,
-                            stack: StackIndex(2),
+                            stack: StackId(2),
                         },
                     ],
                 },
                 HistorySegment {
                     address: 20 * MIB,
                     size: 2 * MIB,
-                    ground: Ground { stream: 7, pool: 0, expandable: false, stack: StackIndex(0) },
+                    ground: Ground { stream: 7, pool: 0, expandable: false, stack: StackId(0) },
                     blocks: Vec::new(),
                 },
             ],

@@ -114,14 +114,14 @@ impl BlockLayout {
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::StackIndex;
     use super::*;
+    use vramtrace_format::StackId;
 
     const MIB: u64 = 1 << 20;
 
     fn layout(size: u64, expandable: bool) -> BlockLayout {
         let mut layout = BlockLayout::default();
-        let ground = Ground { stream: 0, pool: 0, expandable, stack: StackIndex(0) };
+        let ground = Ground { stream: 0, pool: 0, expandable, stack: StackId(0) };
         layout.grow(100 * MIB..100 * MIB + size, ground);
         layout
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn mapped_ranges_grow_together() {
         let mut layout = layout(20 * MIB, true);
-        let ground = Ground { stream: 0, pool: 0, expandable: true, stack: StackIndex(0) };
+        let ground = Ground { stream: 0, pool: 0, expandable: true, stack: StackId(0) };
         layout.grow(120 * MIB..140 * MIB, ground);
         assert_eq!(layout.size_of(100 * MIB, 40 * MIB - 512, &Conf::default()), 40 * MIB - 512);
         assert_eq!(layout.size_of(100 * MIB, 40 * MIB - 511, &Conf::default()), 40 * MIB);

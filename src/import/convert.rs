@@ -25,7 +25,7 @@ use vramtrace_format::{
 
 use super::before::InitialState;
 use super::blocks::BlockLayout;
-use super::history::{Action, Ground, History, HistoryDevice, HistoryEntry, StackIndex};
+use super::history::{Action, Ground, History, HistoryDevice, HistoryEntry};
 use crate::allocator::{Conf, rounding};
 use crate::trace::{IMPORT, IMPORT_TIMES, NO_TIMES, TraceWriter, WriterMemory};
 
@@ -177,14 +177,14 @@ impl Converter<'_, '_> {
                 line_table: Vec::new(),
             })?;
         }
-        for (index, frames) in history.stacks.all().filter(|_| self.has_stacks) {
+        for (id, frames) in history.stacks.all().filter(|_| self.has_stacks) {
             let mut flags = StackFlags::NATIVE_OFF;
             if frames.is_empty() {
                 flags.add(StackFlags::NO_PYTHON_THREAD);
             }
             let frame = |code: &u32| PythonFrame { code: *code, last_instruction: 0 };
             self.trace.define(&Definition::Stack {
-                id: self.stack(index),
+                id,
                 flags,
                 native: Vec::new(),
                 python: frames.iter().map(frame).collect(),
@@ -194,8 +194,8 @@ impl Converter<'_, '_> {
         Ok(())
     }
 
-    fn stack(&self, index: StackIndex) -> StackId {
-        if self.has_stacks { StackId(index.0) } else { StackId(0) }
+    fn stack(&self, id: StackId) -> StackId {
+        if self.has_stacks { id } else { StackId(0) }
     }
 
     fn site(&mut self, kind: Kind, device: DeviceId, stream: u64, pool: u16) -> io::Result<SiteId> {

@@ -1,8 +1,10 @@
 //! `action,addr,size,stream`, one line for each event, in order. Sizes of `alloc` are requested bytes. It
 //! has no times.
 
+use vramtrace_format::StackId;
+
 use super::error::ImportProblem;
-use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIndex, is_place};
+use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, is_place};
 
 pub(super) const HEADER: &str = "action,addr,size,stream";
 
@@ -64,7 +66,7 @@ pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
             stream: number(stream, "stream")?,
             pool: 0,
             time_ns: device.entries.len() as u64 * 1_000,
-            stack: StackIndex(0),
+            stack: StackId(0),
         });
     }
     let has = |wanted: &[Action]| device.entries.iter().any(|of| wanted.contains(&of.action));

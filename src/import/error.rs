@@ -31,26 +31,7 @@ pub enum ImportProblem {
     Empty,
     #[error(transparent)]
     Pickle(#[from] PickleError),
-    #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
-}
-
-/// What is wrong at which place of a snapshot: `segments[3].blocks[0]: it has no size`.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct SnapshotError(pub(super) String);
-
-/// The text follows the place.
-impl From<&str> for SnapshotError {
-    fn from(fault: &str) -> SnapshotError {
-        SnapshotError(fault.to_string())
-    }
-}
-
-impl SnapshotError {
-    /// The same error, its place being inside this one.
-    pub(super) fn at(mut self, outer: &str) -> SnapshotError {
-        self.0.insert_str(0, outer);
-        self
-    }
+    /// What is wrong at which place: `segments[3].blocks[0]: it has no size`.
+    #[error("{0}")]
+    Snapshot(String),
 }

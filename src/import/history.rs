@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
+use vramtrace_format::StackId;
 
 /// One file.
 #[derive(Clone, Debug)]
@@ -62,7 +63,7 @@ pub struct HistoryEntry {
     /// Index among [`History::pools`].
     pub pool: u16,
     pub time_ns: u64,
-    pub stack: StackIndex,
+    pub stack: StackId,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ pub struct Ground {
     /// Index among [`History::pools`].
     pub pool: u16,
     pub expandable: bool,
-    pub stack: StackIndex,
+    pub stack: StackId,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -123,12 +124,8 @@ pub struct HistoryBlock {
     pub requested: u64,
     /// Freed, but waiting for other streams.
     pub pending: bool,
-    pub stack: StackIndex,
+    pub stack: StackId,
 }
-
-/// Index in [`HistoryStacks`], from 1. 0: no stack was recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct StackIndex(pub u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HistoryFrame {
@@ -137,7 +134,7 @@ pub struct HistoryFrame {
     pub line: u32,
 }
 
-/// Frames and stacks, each stored once.
+/// Frames and stacks, each stored once. Stacks are numbered from 1; 0: no stack was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct HistoryStacks {
     frames: IndexSet<HistoryFrame, FxBuildHasher>,
@@ -150,8 +147,8 @@ impl HistoryStacks {
     }
 
     /// Adds a stack, innermost frame first. An empty stack is valid: a thread without Python.
-    pub fn stack(&mut self, frames: Vec<u32>) -> StackIndex {
-        StackIndex(self.stacks.insert_full(frames.into()).0 as u32 + 1)
+    pub fn stack(&mut self, frames: Vec<u32>) -> StackId {
+        StackId(self.stacks.insert_full(frames.into()).0 as u32 + 1)
     }
 
     pub fn frames(&self) -> &IndexSet<HistoryFrame, FxBuildHasher> {
@@ -159,8 +156,8 @@ impl HistoryStacks {
     }
 
     /// In order of their index, from 1 on.
-    pub fn all(&self) -> impl Iterator<Item = (StackIndex, &[u32])> {
-        self.stacks.iter().zip(1..).map(|(frames, index)| (StackIndex(index), &**frames))
+    pub fn all(&self) -> impl Iterator<Item = (StackId, &[u32])> {
+        self.stacks.iter().zip(1..).map(|(frames, index)| (StackId(index), &**frames))
     }
 }
 

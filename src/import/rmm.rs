@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
+use vramtrace_format::StackId;
+
 use super::csv::rows;
 use super::error::ImportProblem;
-use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIndex, is_place};
+use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, is_place};
 
 pub(super) const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
@@ -51,7 +53,7 @@ pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
             stream: pointer_of(stream).ok_or_else(|| wrong("the stream is no handle"))?,
             pool: 0,
             time_ns: at.saturating_sub(start),
-            stack: StackIndex(0),
+            stack: StackId(0),
         };
         // The segments of RMM are not in the log: each allocation gets its own segment.
         let with = |action| HistoryEntry { action, ..entry };

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use vramtrace_format::StackId;
 
-use super::error::{ImportProblem, SnapshotError};
+use super::error::ImportProblem;
 use super::history::{
     Action, Form, Ground, History, HistoryBlock, HistoryDevice, HistoryEntry, HistoryFrame,
-    HistorySegment, StackIndex, is_place,
+    HistorySegment, is_place,
 };
 use super::pickle::{self, Value};
 
@@ -21,7 +22,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<History, ImportProblem> {
         room: bytes.len() / BYTES_AN_ENTRY,
         timeless: false,
     };
-    reader.read(&value)?;
+    reader.read(&value).map_err(ImportProblem::Snapshot)?;
     Ok(reader.history)
 }
 
@@ -36,7 +37,7 @@ struct Reader {
     history: History,
     /// Frames and stacks that were read, by the identity of their shared container.
     frames: FxHashMap<usize, u32>,
-    stacks: FxHashMap<usize, StackIndex>,
+    stacks: FxHashMap<usize, StackId>,
     /// How many more entries and blocks are accepted.
     room: usize,
     /// At least one entry has no time.
@@ -44,10 +45,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(&mut self, value: &Value) -> Result<(), SnapshotError> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
         let list = |key: &str| match value.get(key) {
             None => Ok(Vec::new()),
-            Some(list) => list.items().ok_or_else(|| SnapshotError::from(NO_LIST).at(key)),
+            Some(list) => list.items().ok_or_else(|| format!("{key}{NO_LIST}")),
         };
         // A dump of the segments alone: torch.cuda.memory_snapshot().
         let alone = match value {
@@ -72,21 +73,21 @@ impl Reader {
         };
         self.history.conf = value.get("allocator_settings").map(|settings| conf(&settings));
         for (index, segment) in segments.iter().enumerate() {
-            let at = |error: SnapshotError| error.at(&format!("segments[{index}]"));
+            let at = |error: String| format!("segments[{index}]{error}");
             let ordinal = segment.get("device").map_or(Some(0), |device| device.int());
             let device = self.device(ordinal).map_err(at)?;
             let segment = self.segment(segment).map_err(at)?;
             self.history.devices[device].segments.push(segment);
         }
         for (ordinal, trace) in traces.iter().enumerate() {
-            let at = |error: SnapshotError| error.at(&format!("device_traces[{ordinal}]"));
+            let at = |error: String| format!("device_traces[{ordinal}]{error}");
             let entries = trace.items().ok_or_else(|| at(NO_LIST.into()))?;
             if entries.is_empty() {
                 continue;
             }
             let device = self.device(i64::try_from(ordinal).ok()).map_err(at)?;
             for (index, entry) in entries.iter().enumerate() {
-                let at = |error: SnapshotError| at(error.at(&format!("[{index}]")));
+                let at = |error: String| at(format!("[{index}]{error}"));
                 if let Some(entry) = self.entry(entry).map_err(at)? {
                     self.history.devices[device].entries.push(entry);
                 }
@@ -98,7 +99,7 @@ impl Reader {
     }
 
     /// Index of the device with this ordinal.
-    fn device(&mut self, ordinal: Option<i64>) -> Result<usize, SnapshotError> {
+    fn device(&mut self, ordinal: Option<i64>) -> Result<usize, String> {
         // 255 stands for a device that is not known.
         let ordinal = ordinal.and_then(|n| u8::try_from(n).ok()).filter(|n| *n < u8::MAX);
         let ordinal = ordinal.ok_or(": the device is no ordinal from 0 to 254")?;
@@ -109,12 +110,12 @@ impl Reader {
         }))
     }
 
-    fn take_room(&mut self) -> Result<(), SnapshotError> {
+    fn take_room(&mut self) -> Result<(), String> {
         self.room = self.room.checked_sub(1).ok_or(": the file lists more than it can hold")?;
         Ok(())
     }
 
-    fn segment(&mut self, segment: &Value) -> Result<HistorySegment, SnapshotError> {
+    fn segment(&mut self, segment: &Value) -> Result<HistorySegment, String> {
         self.take_room()?;
         let (address, size) = (number(segment, "address")?, number(segment, "total_size")?);
         if !is_place(address, size) {
@@ -125,7 +126,7 @@ impl Reader {
         let mut at = address;
         let listed = segment.get("blocks").and_then(|blocks| blocks.items());
         for (index, block) in listed.ok_or(" has no blocks")?.iter().enumerate() {
-            let wrong = |error: SnapshotError| error.at(&format!(".blocks[{index}]"));
+            let wrong = |error: String| format!(".blocks[{index}]{error}");
             self.take_room()?;
             let size = number(block, "size").map_err(wrong)?;
             let start = optional(block, "address").unwrap_or(at);
@@ -165,7 +166,7 @@ impl Reader {
     }
 
     /// `None`: an action that changes no memory.
-    fn entry(&mut self, entry: &Value) -> Result<Option<HistoryEntry>, SnapshotError> {
+    fn entry(&mut self, entry: &Value) -> Result<Option<HistoryEntry>, String> {
         self.take_room()?;
         let name = entry.get("action").and_then(|action| action.text());
         let name = name.ok_or(": it has no action")?;
@@ -194,7 +195,7 @@ impl Reader {
     }
 
     /// Index of a private pool by its id. Entries have one from torch 2.12 on.
-    fn pool(&mut self, id: Option<Value>) -> Result<u16, SnapshotError> {
+    fn pool(&mut self, id: Option<Value>) -> Result<u16, String> {
         let pair = id.and_then(|id| id.items()).unwrap_or_default();
         let number = |at: usize| pair.get(at).and_then(Value::int).unwrap_or(0);
         let id = (number(0), number(1));
@@ -208,15 +209,15 @@ impl Reader {
         Ok(index.ok_or(": there are more than 4,095 private pools")?)
     }
 
-    fn stack(&mut self, frames: Option<&Value>) -> Result<StackIndex, SnapshotError> {
+    fn stack(&mut self, frames: Option<&Value>) -> Result<StackId, String> {
         let Some(list) = frames.filter(|frames| frames.identity().is_some()) else {
-            return Ok(StackIndex(0));
+            return Ok(StackId(0));
         };
         let identity = list.identity().unwrap_or(0);
         if let Some(known) = self.stacks.get(&identity) {
             return Ok(*known);
         }
-        let frames = list.items().ok_or_else(|| SnapshotError::from(NO_LIST).at(".frames"))?;
+        let frames = list.items().ok_or_else(|| format!(".frames{NO_LIST}"))?;
         let indexes = frames.iter().map(|frame| self.frame(frame)).collect();
         let stack = self.history.stacks.stack(indexes);
         self.stacks.insert(identity, stack);
@@ -275,23 +276,24 @@ fn conf(settings: &Value) -> String {
     if let Some(threshold) = threshold.filter(|share| *share > 0.0) {
         parts.push(format!("garbage_collection_threshold:{threshold}"));
     }
-    if let Some(divisions) = settings.get("roundup_power2_divisions").and_then(|all| all.pairs()) {
-        let pairs = divisions.chunks_exact(2);
-        let pairs = pairs.filter_map(|pair| Some((pair[0].text()?, pair[1].int()?)));
-        let pairs: Vec<_> = pairs.filter(|(_, n)| *n > 0).collect();
-        if !pairs.is_empty() {
-            let each: Vec<String> = pairs.iter().map(|(mb, n)| format!("{mb}:{n}")).collect();
-            parts.push(format!("roundup_power2_divisions:[{}]", each.join(",")));
-        }
+    let divisions = settings.get("roundup_power2_divisions");
+    let of_size = |power: u32| {
+        let mib = (1u64 << power).to_string();
+        let number = divisions.as_ref()?.get(&mib)?.int().filter(|number| *number > 0)?;
+        Some(format!("{mib}:{number}"))
+    };
+    let divisions: Vec<String> = (0..16).filter_map(of_size).collect();
+    if !divisions.is_empty() {
+        parts.push(format!("roundup_power2_divisions:[{}]", divisions.join(",")));
     }
     parts.join(",")
 }
 
 /// A number that must be there.
-fn number(of: &Value, key: &str) -> Result<u64, SnapshotError> {
-    let value = of.get(key).ok_or_else(|| SnapshotError(format!(": it has no {key}")))?;
+fn number(of: &Value, key: &str) -> Result<u64, String> {
+    let value = of.get(key).ok_or_else(|| format!(": it has no {key}"))?;
     let number = value.int().and_then(|n| u64::try_from(n).ok());
-    number.ok_or_else(|| SnapshotError(format!(": its {key} is no number from 0 up")))
+    number.ok_or_else(|| format!(": its {key} is no number from 0 up"))
 }
 
 /// Handles of streams may have their highest bit set.

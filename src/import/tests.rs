@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use vramtrace_format::{BlockChange, DeviceId, Event, Kind, Space, TraceReader};
+use vramtrace_format::{BlockChange, DeviceId, Event, Kind, Space, StackId, TraceReader};
 
 use super::*;
 
@@ -268,7 +268,7 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
         (DeviceId(1), 5, 3)
     );
     let symbols = crate::symbols::Symbols::of_all(&definitions, reader.header());
-    let stack = symbols.stack(vramtrace_format::StackId(2)).map(|frame| {
+    let stack = symbols.stack(StackId(2)).map(|frame| {
         (frame.language, frame.function.to_string(), frame.line, frame.library_name())
     });
     use crate::symbols::Language::{Native, Python};
@@ -370,7 +370,7 @@ proptest! {
             stream,
             pool: 0,
             time_ns: at as u64,
-            stack: StackIndex(0),
+            stack: StackId(0),
         };
         let segment = |(place, size, expandable): (u64, u64, bool)| HistorySegment {
             address: (place + 1) * MIB,
@@ -381,7 +381,7 @@ proptest! {
                 size: MIB,
                 requested: 5,
                 pending: expandable,
-                stack: StackIndex(0),
+                stack: StackId(0),
             }],
         };
         let mut history = History::new(Form::Snapshot);

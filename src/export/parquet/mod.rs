@@ -98,7 +98,7 @@ fn write(
     let mut blocks = Blocks::begin(blocks?, number)?;
     let process = TracedProcess { trace, number, pid: 0, label: String::new(), start_ns: 0 };
     let timeline = Timeline::new(process, &definitions, &Window::default(), &mut blocks);
-    let stacks = stacks::write(stacks?, number, &definitions, timeline.who())?;
+    let stacks = stacks::write(stacks?, number, &definitions, &timeline.who)?;
     let exported = timeline.write(&mut |_, _| {})?;
     blocks.finish()?;
     Ok([

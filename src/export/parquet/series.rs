@@ -32,37 +32,29 @@ struct Line {
     bins: Vec<Bin>,
 }
 
+/// Adds a bin behind the others, or to the last one where that has the same time.
+fn add(bins: &mut Vec<Bin>, bin: Bin) {
+    match bins.last_mut().filter(|last| last.at == bin.at) {
+        Some(last) => {
+            last.lowest = last.lowest.min(bin.lowest);
+            last.highest = last.highest.max(bin.highest);
+            last.last = bin.last;
+        }
+        None => bins.push(bin),
+    }
+}
+
 impl Line {
     fn note(&mut self, at: u64, before: u64) {
-        let now = self.now;
-        match self.bins.last_mut() {
-            Some(bin) if bin.at == at => {
-                bin.lowest = bin.lowest.min(now);
-                bin.highest = bin.highest.max(now);
-                bin.last = now;
-            }
-            _ => {
-                let (lowest, highest) = (before.min(now), before.max(now));
-                self.bins.push(Bin { at, lowest, highest, last: now });
-            }
-        }
+        let (lowest, highest) = (before.min(self.now), before.max(self.now));
+        add(&mut self.bins, Bin { at, lowest, highest, last: self.now });
     }
 
     /// Joins pairs of bins.
     fn coarsen(&mut self) {
-        let mut joined: Vec<Bin> = Vec::with_capacity(self.bins.len() / 2 + 1);
-        for bin in &self.bins {
-            let at = bin.at >> 1;
-            match joined.last_mut() {
-                Some(before) if before.at == at => {
-                    before.lowest = before.lowest.min(bin.lowest);
-                    before.highest = before.highest.max(bin.highest);
-                    before.last = bin.last;
-                }
-                _ => joined.push(Bin { at, ..*bin }),
-            }
+        for bin in std::mem::take(&mut self.bins) {
+            add(&mut self.bins, Bin { at: bin.at >> 1, ..bin });
         }
-        self.bins = joined;
     }
 }
 

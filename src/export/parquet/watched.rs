@@ -93,10 +93,7 @@ impl Observer for Watched {
         let now_ns = self.at(at);
         // A checkpoint has the sums of some kinds behind the allocations.
         for (device, of) in &state.devices {
-            self.devices.change(now_ns, (*device, Level::Driver, None), |_| of.live_bytes);
-            if of.cache.is_used() {
-                self.devices.change(now_ns, (*device, Level::Tensor, None), |_| of.cache.allocated);
-            }
+            self.on_device_change(at, *device, of);
         }
         self.devices.resume(now_ns);
         self.stacks.resume(now_ns);

@@ -13,7 +13,8 @@ use vramtrace_format::DeviceId;
 
 use self::proto::{
     AnnotationValue, CounterDescriptor, DebugAnnotation, EventType, InternedData, InternedName,
-    NEEDS_STATE, ProcessDescriptor, STATE_CLEARED, TracePacket, TrackDescriptor, TrackEvent, Unit,
+    NEEDS_STATE, ProcessDescriptor, STATE_CLEARED, TracePacket, TrackDescriptor, TrackEvent,
+    UNIT_BYTES,
 };
 use super::TracedProcess;
 use super::lanes::{Group, MOST_LANES, group};
@@ -126,7 +127,7 @@ impl<'o> Perfetto<'o> {
             _ => self.sequence.process_track,
         };
         let is_counter = matches!(track, Track::Counter(..));
-        let counter = CounterDescriptor { unit: Some(Unit::SizeBytes.into()) };
+        let counter = CounterDescriptor { unit: Some(UNIT_BYTES) };
         let uuid = self.describe(TrackDescriptor {
             name: Some(track.name()),
             parent_uuid: Some(parent),

@@ -56,16 +56,12 @@ pub struct ProcessDescriptor {
 
 #[derive(Clone, PartialEq, Message)]
 pub struct CounterDescriptor {
-    #[prost(enumeration = "Unit", optional, tag = "3")]
+    #[prost(int32, optional, tag = "3")]
     pub unit: Option<i32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
-#[repr(i32)]
-pub enum Unit {
-    Unspecified = 0,
-    SizeBytes = 3,
-}
+/// Of [`CounterDescriptor::unit`].
+pub const UNIT_BYTES: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
 pub struct TrackEvent {

@@ -252,23 +252,16 @@ impl Writer<'_, '_> {
         let mut at = range.start;
         for (start, block) in history.blocks.range(range.clone()) {
             let state = if block.pending { "active_pending_free" } else { "active_allocated" };
-            self.hole(at..*start)?;
+            self.block(at..*start, 0, "inactive", StackId(0))?;
             at = start + block.size;
             self.block(*start..at, block.requested, state, block.stack)?;
         }
         match role {
             MemoryRole::Other => self.block(range, size, "active_allocated", memory.stack)?,
-            _ => self.hole(at..range.end)?,
+            _ => self.block(at..range.end, 0, "inactive", StackId(0))?,
         }
         self.pickler.end_dict();
         Ok(())
-    }
-
-    fn hole(&mut self, range: Range<u64>) -> io::Result<()> {
-        match range.is_empty() {
-            true => Ok(()),
-            false => self.block(range, 0, "inactive", StackId(0)),
-        }
     }
 
     fn block(
@@ -278,6 +271,9 @@ impl Writer<'_, '_> {
         state: &str,
         stack: StackId,
     ) -> io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
         self.pickler.begin_dict();
         self.pickler.key("address").int(range.start);
         self.pickler.key("size").int(range.end - range.start);

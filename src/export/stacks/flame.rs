@@ -6,7 +6,7 @@ use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::folded::{Lines, add};
-use super::samples::{ProcessStacks, StackSample};
+use super::samples::ProcessStacks;
 use crate::analysis::{Layer, Places, StackClassifier};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
 
@@ -46,7 +46,7 @@ pub(super) fn write(
     for process in processes {
         let classifier = StackClassifier::new(&process.symbols, &process.header);
         let places = Places::of_trace(&process.header, &process.symbols);
-        let frames = |sample: &StackSample| match sample.stack {
+        let frames = |stack| match stack {
             FREE_CACHE => process.symbols.indexes(FREE_CACHE).to_vec(),
             stack => classifier.shown_frames(stack, fold),
         };

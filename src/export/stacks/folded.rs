@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::samples::{ProcessStacks, StackSample, frame_name};
+use vramtrace_format::StackId;
+
+use super::super::sink::device_name;
+use super::samples::{ProcessStacks, frame_name};
+use crate::analysis::{Owner, tree::taken_by_driver};
 use crate::symbols::Frame;
 
 pub(super) fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()> {
     let mut lines = Lines::new();
     for process in processes {
-        let frames = |sample: &StackSample| process.symbols.indexes(sample.stack).to_vec();
+        let frames = |stack| process.symbols.indexes(stack).to_vec();
         add(&mut lines, process, processes.len() > 1, frames, |_, _| {});
     }
     for (line, bytes) in lines {
@@ -27,39 +31,39 @@ pub(super) fn add(
     lines: &mut Lines,
     process: &ProcessStacks,
     several: bool,
-    frames: impl Fn(&StackSample) -> Vec<u32>,
+    frames: impl Fn(StackId) -> Vec<u32>,
     mut named: impl FnMut(&str, Option<&Frame>),
 ) {
-    for sample in process.resident() {
-        let mut line = root(process, sample, several);
+    for (owner, held) in process.resident() {
+        let mut line = root(process, owner, several);
         line.split(';').for_each(|part| named(part, None));
         let mut push = |name: &str, frame: Option<&Frame>| {
             named(name, frame);
             line.push(';');
             line.push_str(name);
         };
-        for index in frames(sample).into_iter().rev() {
+        for index in frames(owner.stack).into_iter().rev() {
             let frame = &process.symbols.frames()[index as usize];
             push(&plain(&frame_name(frame)), Some(frame));
         }
-        if let Some(leaf) = sample.leaf() {
-            push(&leaf, None);
+        if let Some(cause) = owner.cause {
+            push(&taken_by_driver(cause), None);
         }
         let sum = lines.entry(line).or_default();
-        *sum = sum.saturating_add(sample.held.bytes);
+        *sum = sum.saturating_add(held.bytes);
     }
 }
 
 /// What stands outside of the frames: process, device, and why there are no frames.
-fn root(process: &ProcessStacks, sample: &StackSample, several: bool) -> String {
+fn root(process: &ProcessStacks, owner: &Owner, several: bool) -> String {
     let mut line = String::new();
     if several {
         line.push_str(&plain(&process.label));
         line.push(';');
     }
-    line.push_str(&sample.device_name());
-    if process.symbols.indexes(sample.stack).is_empty() {
-        line.push_str(&format!(";({})", process.symbols.why_empty(sample.stack)));
+    line.push_str(&device_name(Some(owner.device)));
+    if process.symbols.indexes(owner.stack).is_empty() {
+        line.push_str(&format!(";({})", process.symbols.why_empty(owner.stack)));
     }
     line
 }

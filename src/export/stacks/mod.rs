@@ -11,8 +11,8 @@ use super::{TracedProcess, processes};
 use crate::analysis::{Held, Holdings, Level, Moment, Owner, Process};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
+pub use samples::ProcessStacks;
 pub(super) use samples::frame_name;
-pub use samples::{ProcessStacks, StackSample};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackFormat {
@@ -40,16 +40,11 @@ pub fn gather(
         let holdings = Holdings::at(trace, &definitions, &state, moment, level);
         let symbols = Symbols::of(&definitions, &header, holdings.stacks());
         let held = holdings.held.iter().filter(|(_, held)| held.bytes > 0 || held.paused > 0);
-        let sample = |(owner, held): (&Owner, &Held)| {
-            let Owner { device, stack, cause, .. } = *owner;
-            StackSample { device, stack, cause, held: *held }
-        };
-        let mut samples: Vec<StackSample> = held.map(sample).collect();
-        samples.sort_unstable_by_key(|sample| (sample.device, sample.stack, sample.cause));
+        let mut samples: Vec<(Owner, Held)> = held.map(|(owner, held)| (*owner, *held)).collect();
+        samples.sort_unstable_by_key(|(owner, _)| (owner.device, owner.stack, owner.cause));
         ProcessStacks {
             label: process.label,
-            header: header.clone(),
-            start_unix_ns: header.start_unix_ns,
+            header,
             symbols,
             samples,
             not_known: holdings.not_known.values().map(|peak| peak.bytes).sum(),

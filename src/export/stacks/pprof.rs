@@ -9,6 +9,7 @@ use indexmap::IndexSet;
 use prost::Message;
 use rustc_hash::FxBuildHasher;
 
+use super::super::sink::device_name;
 use super::samples::ProcessStacks;
 use crate::symbols::Frame;
 
@@ -121,7 +122,7 @@ pub fn profile(processes: &[ProcessStacks]) -> Profile {
     let space = ValueType { r#type: book.string("inuse_space"), unit: book.string("bytes") };
     // Only where something was unmapped and may come back.
     let sleeps = processes.iter().flat_map(|process| &process.samples);
-    let sleeps = sleeps.into_iter().any(|sample| sample.held.paused > 0);
+    let sleeps = sleeps.into_iter().any(|(_, held)| held.paused > 0);
     let paused = || ValueType { r#type: book.string("paused_space"), unit: space.unit };
     let paused: Option<ValueType> = sleeps.then(paused);
     let (device_key, process_key) = (book.string("device"), book.string("process"));
@@ -129,14 +130,13 @@ pub fn profile(processes: &[ProcessStacks]) -> Profile {
     let mut samples = Vec::new();
     for process in processes {
         let name = book.string(&process.label);
-        for sample in &process.samples {
-            let stack = process.symbols.stack(sample.stack);
+        for (owner, held) in &process.samples {
+            let stack = process.symbols.stack(owner.stack);
             let mut location_id: Vec<u64> = stack.map(|frame| book.location(frame)).collect();
             if location_id.is_empty() {
-                location_id.push(book.place(process.symbols.why_empty(sample.stack), "", None, 0));
+                location_id.push(book.place(process.symbols.why_empty(owner.stack), "", None, 0));
             }
-            let device = book.string(&sample.device_name());
-            let held = sample.held;
+            let device = book.string(&device_name(Some(owner.device)));
             let values = [held.count, held.bytes].into_iter().chain(paused.map(|_| held.paused));
             samples.push(Sample {
                 location_id,
@@ -148,7 +148,7 @@ pub fn profile(processes: &[ProcessStacks]) -> Profile {
             });
         }
     }
-    let starts = processes.iter().map(|process| process.start_unix_ns);
+    let starts = processes.iter().map(|process| process.header.start_unix_ns);
     let mapping = |(filename, id)| Mapping {
         id,
         filename,

@@ -66,14 +66,6 @@ impl Value {
         }
     }
 
-    /// The keys and values of a dict, in turn.
-    pub fn pairs(&self) -> Option<Vec<Value>> {
-        match self {
-            Value::Dict(entries) => Some(entries.0.borrow().clone()),
-            _ => None,
-        }
-    }
-
     /// The address of the container, equal for values that share it. `None`: not a container.
     pub fn identity(&self) -> Option<usize> {
         match self {

@@ -220,7 +220,7 @@ fn nothing_is_replaced_and_nothing_stays_of_a_failed_export() {
         ("-o a.vtrace", "a.vtrace: exists"),
         ("-o none/out", "must exist"),
         ("-o -", "a directory of files"),
-        ("", "give -o DIR"),
+        ("", "for parquet -o DIR"),
         ("-o b --force", "--force is not for parquet"),
         ("-o b --from 1", "--from is not for parquet"),
         ("-o c", "c.partial exists"),
