@@ -1,11 +1,10 @@
-//! Follows a replay: what it found odd at each event, what the recorder counted, and now and then all sums and addresses.
+//! Follows a replay: what it found odd at each event, what the recorder counted, and now and then all sums.
 
 use vramtrace_format::{DeviceId, Event, Kind, SiteId, Space, StackId, Stamped, ThreadId};
 
 use super::checkpoints::Checkpoints;
 use super::findings::{Rule, Verification, Violation};
-use super::only_checkpoints_follow;
-use super::places;
+use super::{only_checkpoints_follow, places};
 use crate::replay::state::Inconsistencies;
 use crate::replay::{ByDevice, Certainty, DeviceState, Key, Observer, State};
 use crate::trace::Definitions;
@@ -23,31 +22,13 @@ pub(super) struct Audit<'d> {
     /// The highest live bytes of each device.
     highest: ByDevice<u64>,
     next_audit: u64,
-    threads: Threads,
+    /// The first thread that changed what is live, and whether others did too: their calls may be under way at any event.
+    first_thread: Option<ThreadId>,
+    several_threads: bool,
     checkpoints: Checkpoints,
     /// Allocations for whose site the recorder had no memory.
     without_site: u64,
     last: Stamped,
-}
-
-/// The threads that changed what is live.
-#[derive(Default)]
-pub(super) struct Threads {
-    first: Option<ThreadId>,
-    several: bool,
-}
-
-impl Threads {
-    fn note(&mut self, at: &Stamped) {
-        if changes_memory(&at.event) {
-            self.several |= *self.first.get_or_insert(at.thread) != at.thread;
-        }
-    }
-
-    /// Calls of other threads may be under way at any event.
-    pub(super) fn are_several(&self) -> bool {
-        self.several
-    }
 }
 
 fn changes_memory(event: &Event) -> bool {
@@ -64,6 +45,19 @@ fn changes_memory(event: &Event) -> bool {
             | Event::ContextCreated { .. }
             | Event::ContextDestroyed { .. }
     )
+}
+
+/// The memory that an event is about.
+pub(super) fn key_of(event: &Event) -> Option<Key> {
+    Some(match *event {
+        Event::Free { key, space, .. } | Event::FreeFailed { key, space, .. } => {
+            Key { space, number: key }
+        }
+        Event::Alloc(alloc) => Key { space: alloc.space, number: alloc.key },
+        Event::Unmap { address, .. } => Key::object(address),
+        Event::Drift { key, .. } => Key { space: Space::Device, number: key },
+        _ => return None,
+    })
 }
 
 /// The sums of a device that its checkpoints and the recorder's totals have too. The last two are not known of samples:
@@ -89,15 +83,6 @@ pub(super) fn figures(device: &DeviceState) -> Vec<(&'static str, u64)> {
     figures
 }
 
-/// The figures of a device beside others, by their order: names, those of the device, the others.
-pub(super) fn pairs(
-    device: &DeviceState,
-    others: impl IntoIterator<Item = (&'static str, u64)>,
-) -> Vec<(&'static str, u64, u64)> {
-    let both = figures(device).into_iter().zip(others);
-    both.map(|((what, of), (_, other))| (what, of, other)).collect()
-}
-
 impl<'d> Audit<'d> {
     pub(super) fn new(definitions: &'d Definitions) -> Audit<'d> {
         Audit {
@@ -106,7 +91,8 @@ impl<'d> Audit<'d> {
             before: Inconsistencies::default(),
             highest: ByDevice::default(),
             next_audit: BETWEEN_AUDITS,
-            threads: Threads::default(),
+            first_thread: None,
+            several_threads: false,
             checkpoints: Checkpoints::default(),
             without_site: 0,
             last: Stamped::default(),
@@ -119,7 +105,13 @@ impl<'d> Audit<'d> {
             self.audit(state);
         }
         if state.certainty == Certainty::Whole {
-            self.check_peaks(state);
+            for (id, DeviceState { peak, .. }) in &state.devices {
+                let (time_ns, offset) = (peak.time_ns, peak.offset.unwrap_or(0));
+                let at = Stamped { time_ns, offset, ..self.last };
+                let highest = self.highest.get(id).copied().unwrap_or(0);
+                let figures = [("the peak", highest, peak.bytes)];
+                self.found.compare(&at, Rule::Peak, Some(*id), figures);
+            }
         }
         if self.without_site > 0 {
             self.found.unchecked.push(format!(
@@ -138,23 +130,6 @@ impl<'d> Audit<'d> {
         places::check(&self.last, state, &mut self.found);
     }
 
-    fn check_peaks(&mut self, state: &State) {
-        for (id, device) in &state.devices {
-            let peak = &device.peak;
-            let of_kind = |kind: Kind| peak.by_kind[kind as usize];
-            let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Imported);
-            let by_kind = kinds.map(of_kind).fold(0, u64::saturating_add);
-            let highest = self.highest.get(id).copied().unwrap_or(0);
-            let figures = [
-                ("the peak", highest, peak.bytes),
-                ("the peak's bytes by kind", peak.bytes, by_kind),
-            ];
-            let (time_ns, offset) = (peak.time_ns, peak.offset.unwrap_or(0));
-            let at = Stamped { time_ns, offset, ..self.last };
-            self.found.compare(&at, Rule::Peak, Some(*id), figures);
-        }
-    }
-
     /// What the replay found odd at this event.
     fn check_event(&mut self, at: &Stamped, state: &State) {
         let now = state.inconsistencies;
@@ -162,39 +137,45 @@ impl<'d> Audit<'d> {
         if now == before {
             return;
         }
-        let key = match at.event {
-            Event::Free { key, space, .. } | Event::FreeFailed { key, space, .. } => {
-                Some(Key { space, number: key })
-            }
-            Event::Alloc(alloc) => Some(Key { space: alloc.space, number: alloc.key }),
-            Event::Unmap { address, .. } => Some(Key::object(address)),
-            Event::Drift { key, .. } => Some(Key { space: Space::Device, number: key }),
-            _ => None,
-        };
-        let mut report = |is_new, rule, what: &str, expected: &str, found: &str| {
-            if is_new {
-                let violation = Violation::new(rule, what, expected, found);
-                self.found.add(Violation { key, ..violation }.at(at));
-            }
-        };
-        let freed = now.unknown_frees > before.unknown_frees;
-        report(freed, Rule::FreeWithoutAllocation, "a free", "live memory", "none");
-        let restored = now.unknown_restores > before.unknown_restores;
-        let (what, expected) = ("a free that was refused", "memory that was freed just before");
-        report(restored, Rule::FreeWithoutAllocation, what, expected, "none");
-        let replaced = now.replaced > before.replaced;
-        let free = "an address that is free";
-        report(replaced, Rule::AllocatedTwice, "an allocation", free, "a live one");
-        let undefined = now.unknown_sites > before.unknown_sites
-            && matches!(at.event, Event::Alloc(alloc) | Event::CheckpointAlloc { alloc, .. }
-                if alloc.site != SiteId(0));
-        report(undefined, Rule::Undefined, "the site of an allocation", "a definition", "none");
+        let free_needs = Rule::FreeWithoutAllocation;
+        let has_site = !matches!(at.event, Event::Alloc(alloc) | Event::CheckpointAlloc { alloc, .. }
+            if alloc.site == SiteId(0));
         let blocks = now.blocks_without_memory - before.blocks_without_memory;
-        let what = "live blocks in memory that was given back";
-        report(blocks > 0, Rule::Outside, what, "0", &blocks.to_string());
+        let (before_it, gone) =
+            ("memory that was freed just before", "live blocks in memory that was given back");
+        let odd = [
+            (now.unknown_frees > before.unknown_frees, free_needs, "a free", "live memory", "none"),
+            (
+                now.unknown_restores > before.unknown_restores,
+                free_needs,
+                "a free that was refused",
+                before_it,
+                "none",
+            ),
+            (
+                now.replaced > before.replaced,
+                Rule::AllocatedTwice,
+                "an allocation",
+                "an address that is free",
+                "a live one",
+            ),
+            (
+                now.unknown_sites > before.unknown_sites && has_site,
+                Rule::Undefined,
+                "the site of an allocation",
+                "a definition",
+                "none",
+            ),
+            (blocks > 0, Rule::Outside, gone, "0", &blocks.to_string()),
+        ];
+        for (_, rule, what, expected, is) in odd.into_iter().filter(|(is_odd, ..)| *is_odd) {
+            self.found.add(Violation::new(at, rule, what, expected, is).of(key_of(&at.event)));
+        }
         if let Event::Drift { what, .. } = at.event {
-            let noted = ("what the recorder noted", "no contradiction");
-            report(true, Rule::Recorder, noted.0, noted.1, &format!("{what:?}"));
+            let (noted, expected) = ("what the recorder noted", "no contradiction");
+            let found = format!("{what:?}");
+            let violation = Violation::new(at, Rule::Recorder, noted, expected, found);
+            self.found.add(violation.of(key_of(&at.event)));
         }
     }
 
@@ -217,24 +198,26 @@ impl<'d> Audit<'d> {
         };
         let site_is_known = site == SiteId(0) || self.definitions.site(site).is_some();
         let stack_is_known = stack == StackId(0) || self.definitions.stacks().get(stack).is_some();
-        for (is_known, what, id) in
-            [(site_is_known, "a site", site.0), (stack_is_known, "a stack", stack.0)]
-        {
-            if !is_known {
-                let (what, found) =
-                    (format!("{what}, {id}"), format!("none of {id} ({})", event_name(&at.event)));
-                self.found.add(Violation::new(Rule::Undefined, what, "a definition", found).at(at));
-            }
+        let ids = [(site_is_known, "a site", site.0), (stack_is_known, "a stack", stack.0)];
+        for (_, what, id) in ids.into_iter().filter(|(is_known, ..)| !is_known) {
+            let (what, is) = (format!("{what}, {id}"), format!("none ({})", event_name(&at.event)));
+            self.found.add(Violation::new(at, Rule::Undefined, what, "a definition", is));
         }
     }
 
     /// The totals that the recorder wrote, against those of the replay.
     fn check_totals(&mut self, at: &Stamped, state: &State) {
         let nothing = DeviceState::default();
-        let (id, figures): (DeviceId, Vec<(&str, u64, u64)>) = match at.event {
+        let id = match at.event {
+            Event::Counters(of) => DeviceId(of.device),
+            Event::CacheState { device, .. } if state.devices.contains_key(&device) => device,
+            _ => return,
+        };
+        let device = state.devices.get(&id).unwrap_or(&nothing);
+        let cache = &device.cache;
+        let mut all = Vec::new();
+        match at.event {
             Event::Counters(of) => {
-                let id = DeviceId(of.device);
-                let device = state.devices.get(&id).unwrap_or(&nothing);
                 let recorded = [
                     of.live,
                     of.live_allocations,
@@ -246,16 +229,12 @@ impl<'d> Audit<'d> {
                     of.warned,
                 ];
                 let both = figures(device).into_iter().zip(recorded);
-                let mut all: Vec<_> = both.map(|((what, found), it)| (what, it, found)).collect();
+                all.extend(both.map(|((what, found), recorded)| (what, recorded, found)));
                 if state.certainty == Certainty::Whole {
                     all.push(("the peak", of.peak, device.peak.bytes));
                 }
-                (id, all)
             }
-            Event::CacheState { device: id, allocated, reserved } => {
-                let Some(device) = state.devices.get(&id) else { return };
-                let cache = &device.cache;
-                let mut all = Vec::new();
+            Event::CacheState { allocated, reserved, .. } => {
                 if !cache.sampled {
                     all.push(("bytes of blocks", allocated, cache.allocated));
                 }
@@ -265,12 +244,11 @@ impl<'d> Audit<'d> {
                 if cache.outside == 0 && !may_be.contains(&reserved) {
                     all.push(("bytes of segments", reserved, cache.reserved));
                 }
-                (id, all)
             }
-            _ => return,
-        };
+            _ => {}
+        }
         self.found.totals += 1;
-        self.found.compare(at, Rule::Totals, Some(id), figures);
+        self.found.compare(at, Rule::Totals, Some(id), all);
     }
 }
 
@@ -280,19 +258,14 @@ pub(super) fn check_sums(at: &Stamped, state: &State, violations: &mut Verificat
     let nothing = DeviceState::default();
     for (id, expected) in &again.devices {
         let found = state.devices.get(id).unwrap_or(&nothing);
-        let mut all = pairs(expected, figures(found));
-        // A page counts as the kind that came to it first, so that both are one sum.
-        let shared = |of: &DeviceState| {
-            of.kind(Kind::Device).live_bytes.saturating_add(of.kind(Kind::Pitched).live_bytes)
-        };
-        all.push(("bytes of cudaMalloc and pitched memory", shared(expected), shared(found)));
-        for kind in Kind::ALL {
-            let (it, of) = (expected.kind(kind), found.kind(kind));
-            if !matches!(kind, Kind::Device | Kind::Pitched) {
-                all.push(("bytes of a kind", it.live_bytes, of.live_bytes));
-            }
-            all.push(("requested bytes of a kind", it.requested_bytes, of.requested_bytes));
-            all.push(("allocations of a kind", it.live_allocations, of.live_allocations));
+        let pairs = figures(expected).into_iter().zip(figures(found));
+        let mut all: Vec<_> = pairs.map(|((what, it), (_, of))| (what, it, of)).collect();
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Pitched) {
+            // A page counts as the kind that came to it first, so that these two are one sum.
+            let pitched = if kind == Kind::Device { Kind::Pitched } else { kind };
+            let bytes = |of: &DeviceState| (of.kind(kind).live_bytes, of.kind(pitched).live_bytes);
+            let sum = |of: &DeviceState| bytes(of).0.saturating_add(bytes(of).1);
+            all.push(("bytes of a kind", sum(expected), sum(found)));
         }
         if state.certainty == Certainty::Whole {
             let ended = found.allocations.saturating_sub(found.live_allocations);
@@ -300,13 +273,10 @@ pub(super) fn check_sums(at: &Stamped, state: &State, violations: &mut Verificat
         }
         violations.compare(at, Rule::Sum, Some(*id), all);
     }
-    for (expected, found) in
-        [(&again.host_pinned, &state.host_pinned), (&again.host_registered, &state.host_registered)]
-    {
-        let bytes = ("host bytes", expected.live_bytes, found.live_bytes);
-        let number = ("host allocations", expected.live_allocations, found.live_allocations);
-        violations.compare(at, Rule::Sum, None, [bytes, number]);
-    }
+    let hosts = |of: &State| [of.host_pinned, of.host_registered].map(|host| host.live_bytes);
+    let pairs = hosts(&again).into_iter().zip(hosts(state));
+    let pairs = pairs.map(|(expected, found)| ("host bytes", expected, found));
+    violations.compare(at, Rule::Sum, None, pairs);
 }
 
 fn event_name(event: &Event) -> String {
@@ -319,24 +289,27 @@ impl Observer for Audit<'_> {
         let highest = self.highest.of(id);
         *highest = device.live_bytes.max(*highest);
         if device.underflows > 0 {
-            let found = format!("below 0 after {}", event_name(&at.event));
-            let violation =
-                Violation::new(Rule::Negative, "a sum of live bytes", "0 or more", found);
-            self.found.add(violation.on(id).at(at));
+            let (what, is) = ("a sum of live bytes", event_name(&at.event));
+            let is = format!("below 0 after {is}");
+            let violation = Violation::new(at, Rule::Negative, what, "0 or more", is);
+            self.found.add(violation.on(Some(id)));
         }
     }
 
     fn on_applied(&mut self, at: &Stamped, state: &State) {
         self.last = *at;
-        self.threads.note(at);
+        if changes_memory(&at.event) {
+            self.several_threads |= *self.first_thread.get_or_insert(at.thread) != at.thread;
+        }
         self.check_event(at, state);
         self.check_ids(at);
-        self.checkpoints.follow(self.definitions, at, state, &self.threads, &mut self.found);
+        let (definitions, found) = (self.definitions, &mut self.found);
+        self.checkpoints.follow(definitions, at, state, self.several_threads, found);
         if !state.live_is_known() || only_checkpoints_follow(state) {
             return;
         }
         // The recorder adds up while other threads go on.
-        if self.without_site == 0 && !self.threads.are_several() {
+        if self.without_site == 0 && !self.several_threads {
             self.check_totals(at, state);
         }
         if state.events >= self.next_audit || matches!(at.event, Event::CheckpointEnd { .. }) {

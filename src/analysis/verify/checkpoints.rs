@@ -7,21 +7,18 @@
 //! difference counts when no event of that address follows that was stamped before the end.
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Event, Kind, Space, Stamped};
+use vramtrace_format::{DeviceId, Event, Space, Stamped};
 
-use super::audit::{Threads, figures, pairs};
+use super::audit::{figures, key_of};
 use super::findings::{Rule, Verification, Violation};
 use super::only_checkpoints_follow;
-use crate::replay::{ByDevice, Certainty, Key, Live, Mapping, Replay, State};
+use crate::replay::{Certainty, Key, Live, Mapping, Replay, State};
 use crate::trace::Definitions;
 
 #[derive(Default)]
 pub(super) struct Checkpoints {
     /// The replay that began at the running checkpoint.
     second: Option<Replay>,
-    /// The running checkpoint, with the allocations and frees of all sites by device. `None`: events are missing since it
-    /// began, or a site has no definition.
-    sites: Option<(u32, ByDevice<(u64, u64)>)>,
     /// Differences that a late event may explain.
     late: FxHashMap<Key, Violation>,
 }
@@ -33,7 +30,7 @@ impl Checkpoints {
         definitions: &Definitions,
         at: &Stamped,
         state: &State,
-        threads: &Threads,
+        several_threads: bool,
         found: &mut Verification,
     ) {
         if matches!(state.certainty, Certainty::Lost | Certainty::Resuming { .. }) {
@@ -41,10 +38,6 @@ impl Checkpoints {
             self.late.clear();
         }
         self.explain(at, found);
-        if state.certainty == Certainty::Lost {
-            self.sites = None;
-        }
-        self.add_up_sites(definitions, at, found);
         if matches!(at.event, Event::CheckpointBegin { .. }) {
             let known = state.live_is_known() && !only_checkpoints_follow(state);
             self.second = known.then(Replay::new);
@@ -60,40 +53,7 @@ impl Checkpoints {
             && let Some(second) = self.second.take()
         {
             found.checkpoints += 1;
-            self.compare(at, state, second.state(), threads, found);
-        }
-    }
-
-    /// The recorder's totals of all sites are those of the device.
-    fn add_up_sites(&mut self, definitions: &Definitions, at: &Stamped, found: &mut Verification) {
-        if let Event::CheckpointBegin { id } = at.event {
-            self.sites = Some((id, ByDevice::default()));
-        }
-        let Some((running, sums)) = &mut self.sites else { return };
-        match at.event {
-            Event::CheckpointTotals { id, site, allocations, frees, .. } if id == *running => {
-                let Some(site) = definitions.site(site) else {
-                    self.sites = None;
-                    return;
-                };
-                if site.kind.is_some_and(|kind| {
-                    !kind.is_host() && !matches!(kind, Kind::Imported | Kind::Block)
-                }) {
-                    let sums = sums.of(site.device);
-                    sums.0 = sums.0.saturating_add(allocations);
-                    sums.1 = sums.1.saturating_add(frees);
-                }
-            }
-            Event::CheckpointCounters { id, counters } if id == *running => {
-                let device = DeviceId(counters.device);
-                let (allocations, frees) = *sums.of(device);
-                let figures = [
-                    ("allocations of its sites", counters.allocations, allocations),
-                    ("frees of its sites", counters.frees, frees),
-                ];
-                found.compare(at, Rule::Checkpoint, Some(device), figures);
-            }
-            _ => {}
+            self.compare(at, state, second.state(), several_threads, found);
         }
     }
 
@@ -105,20 +65,15 @@ impl Checkpoints {
 
     /// An event of an address that differed.
     fn explain(&mut self, at: &Stamped, found: &mut Verification) {
-        let key = match at.event {
-            _ if self.late.is_empty() => return,
-            Event::Alloc(alloc) => Key { space: alloc.space, number: alloc.key },
-            Event::Free { key, space, .. } | Event::FreeFailed { key, space, .. } => {
-                Key { space, number: key }
-            }
+        match at.event {
             // Its allocations went from the ledger one by one before it was written.
-            Event::ContextDestroyed { .. } => return self.late.clear(),
-            _ => return,
-        };
-        if let Some(violation) = self.late.remove(&key)
-            && at.time_ns > violation.time_ns
-        {
-            found.add(violation);
+            Event::ContextDestroyed { .. } => self.late.clear(),
+            Event::Alloc(_) | Event::Free { .. } | Event::FreeFailed { .. } => {
+                let violation = key_of(&at.event).and_then(|key| self.late.remove(&key));
+                let unexplained = violation.filter(|violation| at.time_ns > violation.time_ns);
+                unexplained.into_iter().for_each(|violation| found.add(violation));
+            }
+            _ => {}
         }
     }
 
@@ -128,23 +83,42 @@ impl Checkpoints {
         at: &Stamped,
         first: &State,
         second: &State,
-        threads: &Threads,
+        several_threads: bool,
         found: &mut Verification,
     ) {
+        let described = |live: Option<&Live>| live.map_or("none".to_string(), described);
         for (key, expected, is) in live_differences(first, second) {
             let what = "an allocation in a checkpoint";
-            let violation =
-                Violation::new(Rule::Checkpoint, what, described(expected), described(is));
+            let texts = (described(expected), described(is));
+            let violation = Violation::new(at, Rule::Checkpoint, what, texts.0, texts.1);
             let device = expected.or(is).map(|live| live.device);
-            let violation = Violation { device, ..violation.of(key).at(at) };
-            match threads.are_several() {
+            let violation = violation.on(device).of(Some(key));
+            match several_threads {
                 true => drop(self.late.insert(key, violation)),
                 false => found.add(violation),
             }
         }
-        if !threads.are_several() {
-            compare_sums(at, first, second, found);
+        if several_threads {
+            return;
         }
+        for (id, device) in &first.devices {
+            let others = second.devices.get(id).map_or_else(|| vec![("live bytes", 0)], figures);
+            let pairs = figures(device).into_iter().zip(others);
+            let figures = pairs.map(|((what, of), (_, other))| (what, of, other));
+            found.compare(at, Rule::Checkpoint, Some(*id), figures);
+        }
+        // Who brought the bytes back is no part of a checkpoint.
+        let shown = |one: &Mapping| (one.address, one.size, one.offset, one.object);
+        let same = |one: &Mapping| {
+            second.space.at(one.address).is_some_and(|two| shown(&two) == shown(one))
+        };
+        let differing = first.space.mappings().filter(|mapping| !same(mapping)).count() as u64;
+        let mappings = |state: &State| state.space.mappings().count() as u64;
+        let figures = [
+            ("mappings", mappings(first), mappings(second)),
+            ("mappings that differ", 0, differing),
+        ];
+        found.compare(at, Rule::Checkpoint, Some(DeviceId::UNKNOWN), figures);
     }
 }
 
@@ -171,41 +145,15 @@ fn all(state: &State) -> impl Iterator<Item = (Key, &Live)> {
 
 /// A checkpoint does not say which thread allocated, nor how often an import was opened.
 fn is_same(one: &Live, other: &Live) -> bool {
-    one.same_birth(other.time_ns)
-        && (one.size, one.site, one.stack, one.kind, one.device)
-            == (other.size, other.site, other.stack, other.kind, other.device)
+    let shown = |live: &Live| (live.size, live.site, live.stack, live.kind, live.device);
+    one.same_birth(other.time_ns) && shown(one) == shown(other)
 }
 
-fn described(live: Option<&Live>) -> String {
-    match live {
-        None => "none".to_string(),
-        Some(live) => format!(
-            "{} bytes of {:?} made at {} ns by site {} and stack {}",
-            live.size,
-            live.kind,
-            live.time_ns & !63,
-            live.site.0,
-            live.stack.0
-        ),
-    }
-}
-
-/// Reports each figure in which two states of the same place differ.
-fn compare_sums(at: &Stamped, first: &State, second: &State, found: &mut Verification) {
-    for (id, device) in &first.devices {
-        let other = second.devices.get(id).map(figures);
-        let other = other.unwrap_or_else(|| vec![("live bytes", 0)]);
-        found.compare(at, Rule::Checkpoint, Some(*id), pairs(device, other));
-    }
-    let mappings = |state: &State| state.space.mappings().count() as u64;
-    // Who brought the bytes back is no part of a checkpoint.
-    let shown = |one: &Mapping| (one.address, one.size, one.offset, one.object);
-    let same =
-        |one: &Mapping| second.space.at(one.address).is_some_and(|two| shown(&two) == shown(one));
-    let differing = first.space.mappings().filter(|mapping| !same(mapping)).count();
-    let figures = [
-        ("mappings", mappings(first), mappings(second)),
-        ("mappings that differ", 0, differing as u64),
-    ];
-    found.compare(at, Rule::Checkpoint, Some(DeviceId::UNKNOWN), figures);
+fn described(live: &Live) -> String {
+    let Live { size, kind, site, stack, .. } = live;
+    let time_ns = live.time_ns & !63;
+    format!(
+        "{size} bytes of {kind:?} made at {time_ns} ns by site {} and stack {}",
+        site.0, stack.0
+    )
 }

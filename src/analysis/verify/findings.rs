@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use rustc_hash::FxHashSet;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use vramtrace_format::{DeviceId, Stamped};
 
 use crate::replay::Key;
@@ -11,7 +10,7 @@ use crate::replay::Key;
 /// Violations that are kept. More are counted.
 const KEPT: usize = 1000;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
     /// A free, or the refusal of one, names memory that is not live.
@@ -51,13 +50,10 @@ pub struct Violation {
     pub time_ns: u64,
     /// Where that event stands in the file.
     pub offset: u64,
-    #[serde(serialize_with = "number")]
-    #[cfg_attr(test, schemars(with = "Option<u8>"))]
-    pub device: Option<DeviceId>,
+    pub device: Option<u8>,
+    pub space: Option<String>,
     /// The address, or the number that stands for it.
-    #[serde(flatten, serialize_with = "place")]
-    #[cfg_attr(test, schemars(with = "Place"))]
-    pub key: Option<Key>,
+    pub address: Option<u64>,
     /// What was compared.
     pub what: String,
     pub expected: String,
@@ -66,43 +62,32 @@ pub struct Violation {
 
 impl Violation {
     pub(super) fn new(
+        at: &Stamped,
         rule: Rule,
         what: impl Into<String>,
         expected: impl ToString,
         found: impl ToString,
     ) -> Violation {
-        let (expected, found) = (expected.to_string(), found.to_string());
-        let (time_ns, offset, device, key, what) = (0, 0, None, None, what.into());
-        Violation { rule, time_ns, offset, device, key, what, expected, found }
+        let (what, expected, found) = (what.into(), expected.to_string(), found.to_string());
+        let (device, space, address) = (None, None, None);
+        let (time_ns, offset) = (at.time_ns, at.offset);
+        Violation { rule, time_ns, offset, device, space, address, what, expected, found }
     }
 
-    pub(super) fn on(self, device: DeviceId) -> Violation {
-        Violation { device: Some(device), ..self }
+    pub(super) fn on(self, device: Option<DeviceId>) -> Violation {
+        Violation { device: device.map(|device| device.0), ..self }
     }
 
-    pub(super) fn of(self, key: Key) -> Violation {
-        Violation { key: Some(key), ..self }
+    pub(super) fn of(self, key: Option<Key>) -> Violation {
+        let space = key.map(|key| format!("{:?}", key.space).to_lowercase());
+        Violation { space, address: key.map(|key| key.number), ..self }
     }
 
-    pub(super) fn at(self, at: &Stamped) -> Violation {
-        Violation { time_ns: at.time_ns, offset: at.offset, ..self }
+    /// Of the same figure: a sum that is wrong stays wrong.
+    fn repeats(&self, other: &Violation) -> bool {
+        (self.address, self.rule, self.device, &self.space, &self.what)
+            == (other.address, other.rule, other.device, &other.space, &other.what)
     }
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Place {
-    space: Option<String>,
-    address: Option<u64>,
-}
-
-fn place<S: Serializer>(key: &Option<Key>, to: S) -> Result<S::Ok, S::Error> {
-    let space = key.map(|key| format!("{:?}", key.space).to_lowercase());
-    Place { space, address: key.map(|key| key.number) }.serialize(to)
-}
-
-fn number<S: Serializer>(device: &Option<DeviceId>, to: S) -> Result<S::Ok, S::Error> {
-    device.map(|device| device.0).serialize(to)
 }
 
 /// What was checked, and what was wrong.
@@ -127,9 +112,6 @@ pub struct Verification {
     pub violations: Vec<Violation>,
     /// Sentences that say what could not be checked.
     pub unchecked: Vec<String>,
-    /// Differences that were reported: a sum that is wrong stays wrong.
-    #[serde(skip)]
-    reported: FxHashSet<(Rule, Option<DeviceId>, Option<Key>, String)>,
 }
 
 impl Verification {
@@ -142,27 +124,20 @@ impl Verification {
         figures: impl IntoIterator<Item = (&'f str, u64, u64)>,
     ) {
         for (what, expected, found) in figures.into_iter().filter(|(_, one, two)| one != two) {
-            let (what, found) = match rule {
-                Rule::Totals => {
-                    (format!("{what}, as the recorder counted"), format!("{found} in the events"))
-                }
-                Rule::Checkpoint => (format!("{what} in a checkpoint"), found.to_string()),
-                _ => (what.to_string(), found.to_string()),
+            let (of, by) = match rule {
+                Rule::Totals => (", as the recorder counted", " in the events"),
+                Rule::Checkpoint => (" in a checkpoint", ""),
+                _ => ("", ""),
             };
-            let violation = Violation::new(rule, what, expected, found).at(at);
-            self.add(Violation { device, ..violation });
+            let (what, found) = (format!("{what}{of}"), format!("{found}{by}"));
+            self.add(Violation::new(at, rule, what, expected, found).on(device));
         }
     }
 
     /// Each rule, device, address and subject counts once.
     pub(super) fn add(&mut self, violation: Violation) {
-        let Violation { rule, device, key, what, .. } = &violation;
-        let subject = (*rule, *device, *key, what.clone());
-        if self.reported.contains(&subject) {
+        if self.violations.iter().any(|known| known.repeats(&violation)) {
             return;
-        }
-        if self.reported.len() < KEPT {
-            self.reported.insert(subject);
         }
         self.violated += 1;
         if self.violations.len() < KEPT {
@@ -174,18 +149,18 @@ impl Verification {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         // What is missing has no time.
-        if self.rule == Rule::Cut {
-            return write!(f, "{}: expected {}, found {}", self.what, self.expected, self.found);
+        if self.rule != Rule::Cut {
+            write!(f, "{:.9} s", self.time_ns as f64 / 1e9)?;
         }
-        write!(f, "{:.9} s", self.time_ns as f64 / 1e9)?;
-        match self.device {
+        match self.device.map(DeviceId) {
             Some(DeviceId::UNKNOWN) => f.write_str(", unknown device")?,
             Some(device) => write!(f, ", device {}", device.0)?,
             None => {}
         }
-        if let Some(key) = self.key {
-            write!(f, ", {:?} {:#x}", key.space, key.number)?;
+        if let (Some(space), Some(address)) = (&self.space, self.address) {
+            write!(f, ", {space} {address:#x}")?;
         }
-        write!(f, ": {}: expected {}, found {}", self.what, self.expected, self.found)
+        let colon = if self.rule == Rule::Cut { "" } else { ": " };
+        write!(f, "{colon}{}: expected {}, found {}", self.what, self.expected, self.found)
     }
 }

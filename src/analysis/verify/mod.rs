@@ -24,7 +24,7 @@ mod tests;
 
 pub use findings::{Rule, Verification, Violation};
 
-use vramtrace_format::{DamageKind, StopReason};
+use vramtrace_format::{DamageKind, Stamped, StopReason};
 
 use crate::replay::{Certainty, State, Until};
 use crate::trace::Trace;
@@ -42,11 +42,10 @@ pub fn verify(trace: &Trace) -> Verification {
     damage.ranges.extend(broken);
     // What stood behind a cut is missing.
     for cut in damage.ranges.iter().filter(|range| range.kind == DamageKind::Cut) {
-        let in_bytes = |bytes: u64| several(bytes, "byte");
-        let (whole, is) = (cut.offset.saturating_add(cut.bytes), cut.offset);
-        let violation =
-            Violation::new(Rule::Cut, "the file was cut", in_bytes(whole), in_bytes(is));
-        found.add(Violation { offset: cut.offset, ..violation });
+        let (whole, is) = (several(cut.offset.saturating_add(cut.bytes), "byte"), cut.offset);
+        let at = Stamped { offset: cut.offset, ..Stamped::default() };
+        let is = several(is, "byte");
+        found.add(Violation::new(&at, Rule::Cut, "the file was cut", whole, is));
     }
     found.holds = found.violated == 0;
     if let Some(first) = damage.ranges.first() {

@@ -8,8 +8,8 @@ use crate::replay::{Key, State};
 
 /// Checks every address. Takes time in proportion to what is live. `at`: the last event.
 pub(super) fn check(at: &Stamped, state: &State, found: &mut Verification) {
-    let mut add = |device, key, violation: Violation| {
-        found.add(Violation { device, key: Some(key), ..violation.at(at) });
+    let mut add = |rule, what: &str, device, key, expected: String, is: String| {
+        found.add(Violation::new(at, rule, what, expected, is).on(device).of(Some(key)));
     };
     // An import is the memory of another process: where it lies, its own allocation may lie too.
     let own = state
@@ -17,9 +17,19 @@ pub(super) fn check(at: &Stamped, state: &State, found: &mut Verification) {
         .iter()
         .filter(|(key, live)| key.space == Space::Device && live.kind != Kind::Imported)
         .map(|(key, live)| (key.number, live.size, Some(live.device)));
-    overlaps("an allocation", Space::Device, own.collect(), &mut add);
     let mappings = state.space.mappings().map(|it| (it.address, it.size, None));
-    overlaps("a mapping", Space::Vmm, mappings.collect(), &mut add);
+    let blocks = state.live.blocks().map(|(at, block)| (at, block.size, Some(block.device)));
+    for (what, space, ranges) in [
+        ("an allocation", Space::Device, own.collect::<Vec<_>>()),
+        ("a mapping", Space::Vmm, mappings.collect()),
+        ("a block", Space::Block, blocks.collect()),
+    ] {
+        for (start, end, (address, bytes, device)) in overlaps(ranges) {
+            let expected = format!("an address at or above {end:#x}");
+            let is = format!("{bytes} bytes inside those at {start:#x}");
+            add(Rule::Overlap, what, device, Key { space, number: address }, expected, is);
+        }
+    }
     for mapping in state.space.mappings() {
         let object = Key::object(mapping.object);
         let end = mapping.offset.saturating_add(mapping.size);
@@ -30,69 +40,49 @@ pub(super) fn check(at: &Stamped, state: &State, found: &mut Verification) {
         };
         let expected =
             format!("a live object for {} bytes at {:#x}", mapping.size, mapping.address);
-        let what = "the object of a mapping";
-        add(None, object, Violation::new(Rule::Outside, what, expected, is));
+        add(Rule::Outside, "the object of a mapping", None, object, expected, is);
     }
-    let blocks = state.live.blocks().map(|(at, block)| (at, block.size, Some(block.device)));
-    overlaps("a block", Space::Block, blocks.collect(), &mut add);
     for (address, bytes) in state.cache.outside() {
-        let expected = format!("driver memory for all of its {bytes} bytes");
         let key = Key::block(address);
         let device = state.live.get(key).map(|live| live.device);
-        let what = "the memory of a block";
-        add(device, key, Violation::new(Rule::Outside, what, expected, "none"));
+        let expected = format!("driver memory for all of its {bytes} bytes");
+        add(Rule::Outside, "the memory of a block", device, key, expected, "none".into());
     }
-    check_segments(at, state, found);
+    let segments = state.segments();
+    for segment in &segments {
+        let holes = segment.holes().map(|(_, bytes)| bytes);
+        let is = holes.fold(segment.allocated(), u64::saturating_add);
+        if is != segment.bytes {
+            let key = Key { space: Space::Device, number: segment.start };
+            let (what, device) = ("blocks and holes of a segment", Some(segment.device));
+            add(Rule::Segment, what, device, key, segment.bytes.to_string(), is.to_string());
+        }
+    }
+    for (id, device) in &state.devices {
+        let here = segments.iter().filter(|segment| segment.device == *id);
+        let reserved = here.map(|segment| segment.bytes).fold(0, u64::saturating_add);
+        let figure = [("bytes of segments", reserved, device.cache.reserved)];
+        found.compare(at, Rule::Sum, Some(*id), figure);
+    }
 }
 
-/// Finds those that begin before the one before them ends. `ranges`: address, bytes and device of each.
-fn overlaps(
-    what: &str,
-    space: Space,
-    mut ranges: Vec<(u64, u64, Option<DeviceId>)>,
-    add: &mut impl FnMut(Option<DeviceId>, Key, Violation),
-) {
+/// Address, bytes and device.
+type Range = (u64, u64, Option<DeviceId>);
+
+/// Those that begin before the one before them ends, with begin and end of that one.
+fn overlaps(mut ranges: Vec<Range>) -> Vec<(u64, u64, Range)> {
     ranges.sort_unstable_by_key(|(address, ..)| *address);
     let (mut start, mut end) = (0, 0);
-    for (address, bytes, device) in ranges {
+    let mut found = Vec::new();
+    for range in ranges {
+        let (address, bytes, _) = range;
         if address < end {
-            let expected = format!("an address at or above {end:#x}");
-            let is = format!("{bytes} bytes inside those at {start:#x}");
-            let violation = Violation::new(Rule::Overlap, what, expected, is);
-            add(device, Key { space, number: address }, violation);
+            found.push((start, end, range));
         }
         let last = address.saturating_add(bytes);
         if last > end {
             (start, end) = (address, last);
         }
     }
-}
-
-fn check_segments(at: &Stamped, state: &State, found: &mut Verification) {
-    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
-    let segments = state.segments();
-    for segment in &segments {
-        let whole = sum(&mut segment.blocks.iter().map(|block| block.live.size));
-        let holes = sum(&mut segment.holes().map(|(_, bytes)| bytes));
-        for (what, expected, is) in [
-            ("bytes of the blocks that lie in a segment", whole, segment.allocated()),
-            (
-                "blocks and holes of a segment",
-                segment.bytes,
-                segment.allocated().saturating_add(holes),
-            ),
-        ] {
-            if expected != is {
-                let key = Key { space: Space::Device, number: segment.start };
-                let violation = Violation::new(Rule::Segment, what, expected, is).at(at);
-                found.add(violation.on(segment.device).of(key));
-            }
-        }
-    }
-    for (id, device) in &state.devices {
-        let here = segments.iter().filter(|segment| segment.device == *id);
-        let reserved = sum(&mut here.map(|segment| segment.bytes));
-        let figure = [("bytes of segments", reserved, device.cache.reserved)];
-        found.compare(at, Rule::Sum, Some(*id), figure);
-    }
+    found
 }
