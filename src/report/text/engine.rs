@@ -1,11 +1,11 @@
-//! What an inference engine got of a device, and the arithmetic of its setting.
+//! What an inference engine got of a device.
 
 use vramtrace_format::DeviceId;
 
-use super::layout::{DIM, Table, WARN, paint, section};
+use super::layout::{Table, WARN, paint, section};
 use crate::analysis::Process;
-use crate::analysis::engine_use::{EngineUse, SettingOption, engine_use};
-use crate::units::{clean, gib};
+use crate::analysis::engine_use::engine_use;
+use crate::units::gib;
 
 /// Empty for other programs.
 pub(super) fn of_device(process: &Process, id: DeviceId) -> String {
@@ -25,26 +25,5 @@ pub(super) fn of_device(process: &Process, id: DeviceId) -> String {
         true => add("missing", paint(WARN, &bytes), of),
         false => add("unused", bytes, of),
     }
-    let arithmetic = arithmetic(&found).into_iter().map(|line| format!("      {line}\n"));
-    section(table.render()) + &arithmetic.collect::<String>()
-}
-
-fn arithmetic(found: &EngineUse) -> Vec<String> {
-    let note = paint(DIM, "(from the trace; not tried on the engine)");
-    let (setting, margin) = (&found.setting, gib(found.margin_bytes));
-    if let Some(missing) = setting.no_value_fits_missing_bytes {
-        let none = paint(WARN, "no value fits:");
-        let missing = gib(missing);
-        return vec![format!(
-            "{none} even without a KV cache {missing} are missing, with a margin of {margin} {note}"
-        )];
-    }
-    let room = setting
-        .kv_cache_bytes
-        .map(|bytes| format!("a KV cache of {} would leave {margin} {note}", gib(bytes)));
-    let option = |option: &SettingOption| {
-        let had = option.had.as_deref().map(|had| format!(", it was {}", clean(had)));
-        format!("  {}={}{}", option.name, option.value, had.unwrap_or_default())
-    };
-    room.into_iter().chain(setting.options.iter().map(option)).collect()
+    section(table.render())
 }
