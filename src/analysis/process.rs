@@ -269,15 +269,12 @@ impl Process {
         let mut post_mortems = PostMortems::new(definitions, fatal);
         let mut peaks = HoldingsAtPeaks::new(&self.state, Moment::Peak, level);
         let mut rests = RestsAtSleeps::new(&self.sleeps, level);
-        let watched = self.collected.watched.as_ref().filter(|_| wanted.leaks.is_some());
-        let mut watched_rests = watched.map(Watched::rests);
         let by_role = holders && level == Level::Tensor;
         let mut roles = by_role.then(|| self.roles_at(trace, Moment::Peak, level));
         let mut visitors: Vec<&mut dyn Visitor> = vec![&mut post_mortems];
         if holders {
             visitors.extend([&mut peaks as &mut dyn Visitor, &mut rests]);
         }
-        visitors.extend(watched_rests.as_mut().map(|rests| rests as &mut dyn Visitor));
         visitors.extend(roles.as_mut().map(|roles| roles as &mut dyn Visitor));
         self.visit(trace, &mut visitors);
         let mut fatal = post_mortems.finish();
@@ -286,9 +283,9 @@ impl Process {
         }
         // Leaks are judged at the end of the trace.
         let at_end = self.moment == Moment::End;
-        let leaks = wanted.leaks.zip(watched.zip(watched_rests)).filter(|_| at_end);
-        let leaks = leaks.map(|((rules, least), (watched, rests))| {
-            watched.judge(trace, definitions.clone(), &self.state, rests, rules, least)
+        let leaks = wanted.leaks.zip(self.collected.watched.as_ref()).filter(|_| at_end);
+        let leaks = leaks.map(|((rules, least), watched)| {
+            watched.judge(trace, definitions, &self.state, rules, least)
         });
         self.fatal = fatal;
         if holders {

@@ -160,10 +160,7 @@ impl Followed {
         let definitions = self.replay.definitions();
         let roles = |roles| LiveRoles::now(roles).sums(state).into_iter().collect();
         let watched = Watched::new(self.observers.growth.clone(), state);
-        let mut rests = watched.rests();
-        trace.visit(definitions, &mut [&mut rests]);
-        let rules = Suppressions::default();
-        let found = watched.judge(trace, definitions.clone(), state, rests, &rules, 0);
+        let found = watched.judge(trace, definitions, state, &Suppressions::default(), 0);
         let sure = found.leaks.iter().filter(|leak| leak.is_sure());
         TraceFigures {
             roles: self.observers.roles.as_ref().map(roles).unwrap_or_default(),

@@ -409,48 +409,6 @@ impl ResidentAtSleeps {
     }
 }
 
-/// A line whose memory grows from sleep to sleep.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Growing {
-    pub device: DeviceId,
-    pub rest: Rest,
-    /// Number of sleeps over which it grew.
-    pub sleeps: u64,
-    /// Average growth.
-    pub bytes_a_sleep: u64,
-}
-
-/// The fewest rises of growth: fewer may be a warm-up.
-const FEWEST_RISES: usize = 4;
-/// The least part of the steps from sleep to sleep that must be rises. None may be a fall.
-const MOST_RISE: f64 = 0.75;
-
-/// The lines that hold more at each sleep than at the previous one, resident or unmapped.
-pub fn growing(device: DeviceId, rests: &[Rest], numbers: &[u64]) -> Vec<Growing> {
-    let grows = |rest: &Rest| {
-        if matches!(
-            rest.what,
-            ResidentPart::Context | ResidentPart::Reserves(_) | ResidentPart::Blocks(FREE_CACHE)
-        ) {
-            return None;
-        }
-        let steps: Vec<bool> = rest.held.windows(2).map(|pair| pair[1] > pair[0]).collect();
-        let rises = steps.iter().filter(|rose| **rose).count();
-        let falls = rest.held.windows(2).any(|pair| pair[1] < pair[0]);
-        // It must not have stopped; the last sleep may be an exception.
-        let last = steps.iter().rev().take(2).any(|rose| *rose);
-        let enough = rises >= FEWEST_RISES && rises as f64 >= MOST_RISE * steps.len() as f64;
-        if falls || !enough || !last {
-            return None;
-        }
-        let sleeps = numbers.last()?.saturating_sub(*numbers.first()?);
-        let grown = rest.held.last()?.saturating_sub(*rest.held.first()?);
-        let bytes_a_sleep = grown / sleeps.max(1);
-        Some(Growing { device, rest: rest.clone(), sleeps, bytes_a_sleep })
-    };
-    rests.iter().filter_map(grows).collect()
-}
-
 /// The sleeps of one device. Absent where there was none.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -558,23 +516,6 @@ mod tests {
 
     fn rest(held: &[u64]) -> Rest {
         Rest { what: ResidentPart::Memory(StackId(1)), bytes: held.to_vec(), held: held.to_vec() }
-    }
-
-    fn is_growing(held: &[u64]) -> bool {
-        let numbers: Vec<u64> = (1..=held.len() as u64).collect();
-        !growing(DeviceId(0), &[rest(held)], &numbers).is_empty()
-    }
-
-    #[test]
-    fn what_rises_at_every_sleep_grows_and_a_warm_up_does_not() {
-        assert!(is_growing(&[16, 32, 48, 64, 80]));
-        assert!(is_growing(&[16, 32, 48, 64, 80, 80]), "the last one is another");
-        assert!(!is_growing(&[16, 32, 48, 64]), "too few");
-        assert!(!is_growing(&[16, 32, 48, 48, 48, 48, 48]), "it stopped");
-        assert!(!is_growing(&[16, 32, 48, 64, 80, 16, 32]), "it fell");
-        assert!(!is_growing(&[16, 16, 16, 16, 16]));
-        let cache = Rest { what: ResidentPart::Blocks(FREE_CACHE), ..rest(&[1, 2, 3, 4, 5]) };
-        assert!(growing(DeviceId(0), &[cache], &[1, 2, 3, 4, 5]).is_empty());
     }
 
     #[test]

@@ -52,11 +52,8 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let sizes = process.collected.sizes.as_ref();
     let frag_at = |moment| FragAt::new(trace, definitions, end, &sizes?.0, (moment, moment)).ok();
     let mut frags = frag_at(moment).or_else(|| frag_at(Moment::Peak));
-    let watched = process.collected.watched.as_ref();
-    let mut rests = watched.map(Watched::rests);
     let mut visitors: Vec<&mut dyn Visitor> = vec![&mut post_mortems];
     visitors.extend(frags.as_mut().map(|frags| frags as &mut dyn Visitor));
-    visitors.extend(rests.as_mut().map(|rests| rests as &mut dyn Visitor));
     let finder = process.role_finder(trace);
     let out = io::BufWriter::new(out);
     let mut recorder = Recorder::new(definitions, &finder, lumped_below, fatal, out);
@@ -66,10 +63,9 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;
     let frag = frags.and_then(|frags| frags.finish().ok()).unwrap_or_default();
-    let leaks = watched.zip(rests).map(|(watched, rests)| {
-        let rules = Suppressions::default();
-        watched.judge(trace, definitions.clone(), end, rests, &rules, 0)
-    });
+    let judge =
+        |watched: &Watched| watched.judge(trace, definitions, end, &Suppressions::default(), 0);
+    let leaks = process.collected.watched.as_ref().map(judge);
     Ok(SecondPass { recorded, fatal: post_mortems.finish(), frag, leaks })
 }
 

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, and_more, bars, caution, line, paint, section};
-use super::stack::{called_from, frames, lead, words};
-use crate::analysis::leaks::{
-    KeptGraphsReason, KeptReason, LargerPieces, Leak, Leaks, Pooled, Verdict,
-};
+use super::stack::{called_from, frames, lead};
+use crate::analysis::leaks::{KeptReason, Leak, Leaks, Pooled, Verdict};
 use crate::analysis::{Level, MergedLeak, NamedStack, merge_leaks, pool_hint};
 use crate::report::names;
 use crate::report::wording::{self, gpu_name};
@@ -72,9 +70,6 @@ pub fn details(found: &Leaks, top: usize, full: bool) -> String {
         out.push_str(&section(leak_section(found, leak, full)));
     }
     out.push_str(&section(and_more(2, found.leaks.iter().skip(top).map(|leak| leak.bytes))));
-    for of in found.larger_pieces.iter().take(top) {
-        out.push_str(&section(larger_section(of, full)));
-    }
     out + &listed("held, and no leak:", &no_leak(found, full))
 }
 
@@ -92,23 +87,6 @@ fn by(stack: &NamedStack, lead: &str, library: Option<&str>, stacks: u64, full: 
     let notes = called_from(stack, full).into_iter().chain(more).chain(frames(stack, full));
     let notes = notes.map(|note| line(4, DIM, &note));
     format!("    {}{library}\n{}", paint(BOLD, lead), notes.collect::<String>())
-}
-
-/// A pool of ever larger pieces: no leak, and what to do.
-fn larger_section(of: &LargerPieces, full: bool) -> String {
-    let lead = lead(&of.stack, full);
-    format!(
-        "  {}  {}: {} in {}{}; no leak\n{}    each piece is larger than those before, which are kept and too \
-         small for later requests\n    exact size: {}, if a piece that is too small is freed before a larger one is \
-         allocated\n",
-        paint(WARN, "POOL OF EVER LARGER PIECES"),
-        gpu_name(of.device),
-        paint(BOLD, &size(of.bytes)),
-        several(of.pieces, "piece"),
-        growth(of.rate),
-        by(&of.stack, &lead, of.library.as_deref(), 1, full),
-        size(of.exact_bytes),
-    )
 }
 
 /// `2 leaks`: of so many findings so many are sure.
@@ -253,6 +231,7 @@ fn kept_words(why: KeptReason) -> &'static str {
         KeptReason::Steady => "steady since warm-up",
         KeptReason::Stopped => "grew, and stopped: a cache that is full",
         KeptReason::Moves => "comes and goes",
+        KeptReason::Outgrown => "in a pool of ever larger pieces, too small for later requests",
     }
 }
 
@@ -283,18 +262,6 @@ fn no_leak(found: &Leaks, full: bool) -> Vec<String> {
             words.push_str(&format!(", which GROWS by {}/s: {hint}", size(rate as u64)));
         }
         lines.push(of_bytes(pooled.bytes, words));
-    }
-    for held in &found.held_by_driver {
-        let why = match held.why {
-            KeptGraphsReason::Filling => {
-                "new ones still come: a cache that fills stops at some count"
-            }
-            KeptGraphsReason::Stopped => "no new ones: a cache that is full",
-            KeptGraphsReason::Reused => "launched again and again",
-        };
-        let graphs = several(held.graphs, "executable graph");
-        let by = held.stack.lead().map(|frame| format!(", by {}", words(frame, full)));
-        lines.push(of_bytes(held.bytes, format!("{graphs}{}: {why}", by.unwrap_or_default())));
     }
     for of in &found.suppressed {
         let leaks = several(of.leaks, "leak");

@@ -128,7 +128,5 @@ fn a_cold_cache_is_no_leak_at_any_moment() {
     for requests in [45, 55, 70, 150] {
         let found = leaks(&program, "cache-200", requests, 0);
         assert!(found["leaks"].as_array().unwrap().is_empty(), "{requests}: {found:#}");
-        let held = &found["processes"][0]["held_by_driver"][0];
-        assert_eq!(held["why"], "reused", "{found:#}");
     }
 }

@@ -229,27 +229,6 @@ fn the_report_tells_what_slept_and_what_stayed() {
     }
 }
 
-/// What grows is named within five cycles, wherever it lies.
-#[test]
-fn what_grows_from_sleep_to_sleep_is_named() {
-    for (pattern, grows, owner, level) in [
-        ("torch", "block", "growing_block", "tensor"),
-        ("torch", "region", "growing_block", "tensor"),
-        ("torch", "nccl", "nccl_buffer_line", "driver"),
-        ("torch", "graph", "graph_line", "driver"),
-        ("driver", "driver", "growing_line", "driver"),
-        ("driver", "region", "growing_region", "driver"),
-    ] {
-        let slept = run(pattern, 5, grows);
-        let leaks = slept.leaks();
-        assert_eq!(leaks.len(), 1, "{pattern} {grows}: {leaks:#?}");
-        let (name, leak) = &leaks[0];
-        assert_eq!((name.as_str(), &leak["level"]), (owner, &level.into()), "{pattern} {grows}");
-        let evidence = leak["evidence"].to_string();
-        assert!(evidence.contains("16.00 MiB a sleep"), "{evidence}");
-    }
-}
-
 #[test]
 fn regions_of_the_driver_keep_their_owners() {
     let slept = run("driver", CYCLES, "");

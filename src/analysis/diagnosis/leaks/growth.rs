@@ -5,16 +5,15 @@ use serde::Serialize;
 
 use super::observer::{ACTIVITY_SHIFT, TIME_SHIFT};
 use super::series::{self, Series};
-use super::trend::{FEWEST, Trend, slope, trend};
+use super::trend::{FEWEST, Trend, UNLIKELY, slope, trend};
 
 /// The first part of an axis, which is warm-up.
 pub(super) const WARM_UP: f64 = 0.2;
 /// The fewest rises of a trend. Fewer, without any free, are reported as never freed.
 const RISES: usize = 6;
 const SPORADIC_RISES: usize = 3;
-/// The lowest Kendall's tau of a trend, and its highest p-value.
+/// The lowest Kendall's tau of a trend.
 const LEAST_TAU: f64 = 0.5;
-const ACCIDENT: f64 = 0.02;
 /// A rise of more than this part of the whole is a jump, not growth.
 const JUMP: f64 = 0.6;
 /// The least part of the time after warm-up over which rises must be spread.
@@ -111,6 +110,8 @@ pub enum KeptReason {
     Stopped,
     /// It rises and falls, or rose in one jump.
     Moves,
+    /// It grew as a pool of the program does that keeps ever larger pieces (`larger.rs`).
+    Outgrown,
 }
 
 impl Axes {
@@ -278,7 +279,7 @@ fn spread(rises: &[usize], length: usize) -> f64 {
 
 /// The strength of a trend. `None`: it is too weak, may be accident, or is one jump.
 fn strength(trend: &Trend) -> Option<Strength> {
-    if trend.tau < LEAST_TAU || trend.chance > ACCIDENT || trend.largest > JUMP {
+    if trend.tau < LEAST_TAU || trend.z < UNLIKELY || trend.largest > JUMP {
         return None;
     }
     match trend.rises.len() {

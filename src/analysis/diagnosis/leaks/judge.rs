@@ -5,14 +5,12 @@ use std::path::PathBuf;
 
 use vramtrace_format::{DeviceId, Header, StackId};
 
-use super::asleep::SleepFindings;
-use super::driver_verdict;
+use super::driver;
 use super::growth::{Axes, BinnedHistory, Growth, KeptReason, Left, Strength, WARM_UP};
-use super::headroom::headroom;
 use super::observer::{GrowthObserver, LevelTotals, LiveThen, StackHistory, StackSums};
 use super::sorted::{Sorted, pool_of};
 use super::suppress::Suppressions;
-use super::verdict::{Leak, LeakReason, Leaks, Verdict};
+use super::verdict::{Leak, LeakReason, Leaks, Verdict, headroom};
 use crate::analysis::holdings::segment_stacks;
 use crate::analysis::{Level, StackClassifier};
 use crate::replay::State;
@@ -109,12 +107,10 @@ pub(super) struct Innocent {
 }
 
 /// Whose memory is judged.
-pub(super) struct Subject {
-    pub trace: PathBuf,
-    pub header: Header,
+pub(super) struct Subject<'s> {
+    pub header: &'s Header,
     pub running: bool,
-    pub definitions: Definitions,
-    pub sleeps: SleepFindings,
+    pub definitions: &'s Definitions,
 }
 
 pub(super) struct Judge<'a> {
@@ -133,45 +129,34 @@ pub(super) fn judge(
     rules: &Suppressions,
     least: u64,
 ) -> Leaks {
-    let Subject { trace, header, running, definitions, sleeps } = subject;
+    let Subject { header, running, definitions } = subject;
     let from_ns = observer.from_ns.or(observer.driver.from_ns).unwrap_or(state.time_ns);
-    let of_driver = driver_verdict::judge(observer, state, &definitions, running);
-    let judge = Judge::new(observer, state, &definitions, running, from_ns);
+    let (of_driver, driver_is_unknown) = driver::judge(observer, state, definitions, running);
+    let judge = Judge::new(observer, state, definitions, running, from_ns);
     let (mut found, mut others) = judge.each_stack(state);
     // Of the others, those that hold more than they did: many stacks may lead to one line.
     let wanted = found.iter().map(|one| one.case.stack);
     let wanted = wanted
         .chain(others.iter().filter(|one| one.case.holds()).map(|one| one.case.stack))
-        .chain(sleeps.stacks())
-        .chain(of_driver.leaks.iter().map(|leak| leak.stack.id))
-        .chain(of_driver.held.iter().map(|held| held.stack.id));
-    let symbols = Symbols::of(&definitions, &header, wanted);
-    let classifier = StackClassifier::new(&symbols, &header);
+        .chain(of_driver.iter().map(|leak| leak.stack.id));
+    let symbols = Symbols::of(definitions, header, wanted);
+    let classifier = StackClassifier::new(&symbols, header);
     judge.together(&classifier, &mut found);
     judge.lines(&classifier, &mut found, &mut others);
     if judge.in_order {
         judge.unfreed(&classifier, &mut found, &mut others);
     }
-    let mut larger_pieces = Vec::new();
-    found.retain(|one| {
-        let pieces = one.larger_pieces(&classifier);
-        let is_leak = pieces.is_none();
-        larger_pieces.extend(pieces);
-        is_leak
-    });
-    let asleep = sleeps.leaks(&classifier, observer, &mut found);
+    for JudgedLeak { case, .. } in found.extract_if(.., |one| one.is_outgrown(&classifier)) {
+        others.push(Innocent { case, why: KeptReason::Outgrown });
+    }
     let mut sorted = Sorted::new(&classifier, rules, least);
     let found = found.into_iter().map(|one| one.leak);
-    found.chain(asleep).chain(of_driver.leaks).for_each(|leak| sorted.leak(leak));
+    found.chain(of_driver).for_each(|leak| sorted.leak(leak));
     others.iter().for_each(|one| sorted.innocent(one));
     sorted.free_in_caches(state);
-    let mut held_by_driver = of_driver.held;
-    for held in &mut held_by_driver {
-        held.stack = classifier.named(held.stack.id);
-    }
     let length = state.time_ns.saturating_sub(from_ns);
     Leaks {
-        trace,
+        trace: PathBuf::new(),
         running,
         from_ns,
         beginning_lost: state.history_from_ns > 0,
@@ -184,13 +169,11 @@ pub(super) fn judge(
         peaks: state.devices.iter().map(|(id, device)| (*id, device.peak.bytes)).collect(),
         kept: sorted.kept.into_values().map(|(kept, _)| kept).collect(),
         pooled: sorted.pooled.into_values().collect(),
-        held_by_driver,
-        driver_is_unknown: of_driver.is_unknown,
-        larger_pieces,
+        driver_is_unknown,
         suppressed: sorted.suppressed.into_values().collect(),
         samples_blocks: definitions.samples_blocks(),
         has_stacks: !definitions.stacks().is_empty(),
-        header,
+        header: header.clone(),
     }
 }
 

@@ -15,11 +15,9 @@
 //!   allocates many sizes, the confidence is below the limit of a leak.
 //! * **Levels.** Blocks are judged in place of the segments that hold them. Driver memory of a
 //!   framework whose blocks are not recorded is reported as its pool, never as a leak.
-//! * **Sleeps.** A program that unmaps its memory at times holds least while it sleeps: a line that holds
-//!   more at each of five sleeps leaks, also without a trend in the bins.
 //! * **A pool of ever larger pieces** grows as a leak does, and is none (`larger.rs`).
 //! * **The driver's own memory** (executable graphs, streams, code, bytes without a name) is judged by rules of its
-//!   own (`driver_verdict.rs`).
+//!   own (`driver.rs`).
 //! * **Confidence** is tau times the root of straightness, less where rises are few or nothing else is
 //!   ever freed. 0.5 and more counts as a leak in CI. docs/gpu-evidence.md has the results for programs with
 //!   known answers.
@@ -28,17 +26,12 @@
 //! events -> observer (live bytes of each stack, in bins) -> growth (trend) -> judge (verdicts)
 //! ```
 
-mod asleep;
-mod driver_held;
-mod driver_verdict;
-mod evidence;
+mod driver;
 mod growth;
-mod headroom;
 mod judge;
 mod larger;
 mod lines;
 mod observer;
-mod pieces;
 mod sampled;
 mod series;
 mod sorted;
@@ -51,75 +44,49 @@ mod verdict;
 pub use crate::replay::history::Sampled;
 pub use growth::{Growth, KeptReason};
 pub use suppress::{BadRule, Suppressions, UnusedRule};
-pub use verdict::{
-    DriverMemory, KeptGraphs, KeptGraphsReason, KeptMemory, LargerPieces, Leak, LeakReason, Leaks,
-    Pooled, Suppressed, Verdict,
-};
+pub use verdict::{DriverMemory, KeptMemory, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
 
-use std::collections::BTreeMap;
-
-use vramtrace_format::DeviceId;
-
-use crate::analysis::Level;
-use crate::analysis::sleeps::{RestsAtSleeps, Sleeps};
 use crate::replay::State;
 use crate::trace::{Definitions, Trace};
 
 pub use observer::GrowthObserver;
 
-/// Reads a trace and judges every stack. Leaks of less than `least` bytes are left out. Reads the trace once,
-/// and once more if the program unmapped memory.
+/// Reads a trace and judges every stack. Leaks of less than `least` bytes are left out.
 pub fn find(trace: &Trace, rules: &Suppressions, least: u64) -> Leaks {
     let (definitions, _) = trace.definitions();
     let mut observer = GrowthObserver::default();
     let end = trace.replay(&definitions, &mut observer).state;
-    let watched = Watched::new(observer, &end);
-    let mut rests = watched.rests();
-    trace.visit(&definitions, &mut [&mut rests]);
-    watched.judge(trace, definitions, &end, rests, rules, least)
+    Watched::new(observer, &end).judge(trace, &definitions, &end, rules, least)
 }
 
-/// The histories of all stacks of a whole trace, with the program's sleeps.
+/// The histories of all stacks of a whole trace.
 #[derive(Clone, Debug)]
 pub struct Watched {
     observer: GrowthObserver,
-    sleeps: BTreeMap<DeviceId, Sleeps>,
-    level: Level,
     sampled: Option<Sampled>,
 }
 
 impl Watched {
     /// `end`: the state at the end.
     pub fn new(mut observer: GrowthObserver, end: &State) -> Watched {
-        let sleeps = std::mem::take(&mut observer.sleeps).finish();
         // The samples credit memory that was unmapped and mapped again to the call that did so.
-        let history = end.history.as_ref().filter(|_| end.history_from_ns > 0 && sleeps.is_empty());
+        let history = end.history.as_ref().filter(|_| end.history_from_ns > 0 && !observer.woke);
         let sampled = history.and_then(|history| observer.prepend(history));
-        Watched { observer, sleeps, level: Level::of(end), sampled }
+        Watched { observer, sampled }
     }
 
-    /// The visitor that finds what stayed at the sleeps.
-    pub fn rests(&self) -> RestsAtSleeps {
-        RestsAtSleeps::new(&self.sleeps, self.level)
-    }
-
-    /// `end`: the state at the end; `rests`: after its visit.
+    /// `end`: the state at the end.
     pub fn judge(
         &self,
         trace: &Trace,
-        definitions: Definitions,
+        definitions: &Definitions,
         end: &State,
-        rests: RestsAtSleeps,
         rules: &Suppressions,
         least: u64,
     ) -> Leaks {
-        let subject = judge::Subject {
-            trace: trace.path().to_path_buf(),
-            header: trace.header().clone(),
-            running: trace.is_running(),
-            definitions,
-            sleeps: asleep::SleepFindings::new(self.sleeps.clone(), rests.found),
-        };
-        Leaks { sampled: self.sampled, ..judge::judge(subject, end, &self.observer, rules, least) }
+        let (header, running) = (trace.header(), trace.is_running());
+        let subject = judge::Subject { header, running, definitions };
+        let found = judge::judge(subject, end, &self.observer, rules, least);
+        Leaks { trace: trace.path().to_path_buf(), sampled: self.sampled, ..found }
     }
 }

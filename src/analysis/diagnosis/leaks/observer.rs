@@ -6,14 +6,12 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped, Took, physical};
 
-use super::driver_held::DriverHeld;
-use super::pieces::Pieces;
+use super::driver::DriverHeld;
+use super::larger::Pieces;
 use super::series::Series;
 use crate::analysis::Level;
-use crate::analysis::sleeps::SleepsObserver;
 use crate::replay::{
-    AllocCause, Asleep, DeviceState, ExecGraph, FreeCause, GraphChange, Key, Live, Mapping,
-    Observer, State,
+    AllocCause, DeviceState, ExecGraph, FreeCause, GraphChange, Key, Live, Mapping, Observer, State,
 };
 
 /// The first width of bins, as powers of two: 4,096 ns of time, one event of activity.
@@ -131,7 +129,6 @@ impl LastFrees {
 /// Collects the histories of all stacks.
 #[derive(Clone, Debug, Default)]
 pub struct GrowthObserver {
-    pub sleeps: SleepsObserver,
     pub driver: DriverHeld,
     pub tracks: FxHashMap<(Level, DeviceId, StackId), StackHistory>,
     pub places: BTreeMap<(Level, DeviceId), LevelTotals>,
@@ -140,6 +137,8 @@ pub struct GrowthObserver {
     pub last_ns: u64,
     /// The frees after the last allocation.
     pub last_frees: Option<LastFrees>,
+    /// Unmapped memory was mapped again.
+    pub woke: bool,
     allocations: u64,
     segments: FxHashSet<Key>,
     /// Physical objects that were mapped in place of unmapped memory, with the stack that allocated that
@@ -280,16 +279,7 @@ impl Observer for GrowthObserver {
         }
     }
 
-    fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, by: StackId) {
-        self.sleeps.on_sleep(at, asleep, by);
-    }
-
-    fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
-        self.sleeps.on_sleep_end(at, asleep);
-    }
-
-    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
-        self.sleeps.on_device_change(at, device, state);
+    fn on_device_change(&mut self, _at: &Stamped, device: DeviceId, state: &DeviceState) {
         self.driver.sampled(device, state);
     }
 
@@ -307,7 +297,7 @@ impl Observer for GrowthObserver {
 
     /// Memory that is mapped again belongs to the stack that allocated it first.
     fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
-        self.sleeps.on_wake(at, mapping, object);
+        self.woke = true;
         let key = Key { space: Space::Vmm, number: mapping.object };
         let (Some(object), Some(woken)) = (object.filter(|live| counts(live)), mapping.woken)
         else {
@@ -342,9 +332,8 @@ impl Observer for GrowthObserver {
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {
-        self.sleeps.on_history_gap(at);
         *self = GrowthObserver {
-            sleeps: std::mem::take(&mut self.sleeps),
+            woke: self.woke,
             from_ns: Some(at.time_ns),
             last_ns: at.time_ns,
             ..GrowthObserver::default()

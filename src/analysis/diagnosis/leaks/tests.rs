@@ -117,13 +117,8 @@ impl Program {
             self.event(Event::Ended);
         }
         self.replay.finish();
-        let subject = Subject {
-            trace: "t.vtrace".into(),
-            header: TraceBuilder::new().header,
-            running,
-            definitions: self.definitions,
-            sleeps: Default::default(),
-        };
+        let header = &TraceBuilder::new().header;
+        let subject = Subject { header, running, definitions: &self.definitions };
         judge(subject, self.replay.state(), &self.observer, &Suppressions::default(), 1)
     }
 }

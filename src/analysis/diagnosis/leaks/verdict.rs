@@ -6,19 +6,21 @@ use std::path::PathBuf;
 use serde::{Serialize, Serializer};
 use vramtrace_format::{Cause, DeviceId, Header, StackId};
 
-use super::evidence::evidence;
 use super::growth::{Growth, KeptReason};
 use crate::analysis::{Level, NamedStack, StackClassifier};
 use crate::facts::{self, ProcessId};
-use crate::replay::OffSpan;
 use crate::replay::history::Sampled;
+use crate::replay::{OffSpan, State};
+use crate::trace::Definitions;
+use crate::units::{count, seconds, several, size};
 
 /// The kind of a leak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Its live bytes grow until the end.
+    #[default]
     Growing,
     /// Allocated several times and never freed, or not freed where nearly all other memory was.
     NeverFreed,
@@ -38,7 +40,7 @@ impl Verdict {
 }
 
 /// A stack on a device that leaks, with the evidence.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Leak {
     pub verdict: Verdict,
@@ -110,57 +112,11 @@ impl DriverMemory {
     }
 }
 
-/// Executable graphs that are kept, and are no leak.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct KeptGraphs {
-    pub why: KeptGraphsReason,
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(test, schemars(with = "Option<u8>"))]
-    pub device: DeviceId,
-    pub bytes: u64,
-    pub graphs: u64,
-    #[serde(skip)]
-    pub stack: NamedStack,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum KeptGraphsReason {
-    /// New ones are instantiated still; too few, too quick, or fewer and fewer.
-    Filling,
-    /// No new ones.
-    Stopped,
-    /// They are launched again.
-    Reused,
-}
-
 impl Leak {
     /// A leak whose figures and names are to be filled in.
     pub(super) fn of(level: Level, device: DeviceId, stack: StackId) -> Leak {
-        Leak {
-            verdict: Verdict::Growing,
-            level,
-            device,
-            bytes: 0,
-            error_bytes: 0,
-            count: 0,
-            rate: None,
-            driver: None,
-            exhausted_in_s: None,
-            confidence: 0.0,
-            stack: NamedStack::without_names(stack),
-            library: None,
-            stacks: 1,
-            allocations: 0,
-            frees: 0,
-            evidence: Vec::new(),
-            shape: Vec::new(),
-            process: ProcessId::default(),
-            growth: None,
-            because: LeakReason::Trend,
-        }
+        let stack = NamedStack::without_names(stack);
+        Leak { level, device, stack, stacks: 1, ..Leak::default() }
     }
 
     /// Fills in the time until this many bytes are taken, if it grows.
@@ -198,20 +154,19 @@ impl Leak {
 const SURE: f64 = 0.5;
 
 /// The evidence of a leak.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum LeakReason {
     /// A trend of the live bytes.
+    #[default]
     Trend,
     /// A few allocations spread over the run, none freed.
     NoneFreed,
-    /// At each of `sleeps` sleeps it held more than at the previous one.
-    Sleeps { sleeps: u64, bytes_a_sleep: u64 },
     /// At its end the process freed the memory of `freed` of `held` stacks, and not of this one.
     OthersFreed { freed: u64, held: u64 },
     /// Executable graphs that were launched and kept: `same` have as many nodes as another one, `again` were launched
     /// after a later one was instantiated.
     GraphsKept { same: u64, again: u64 },
-    /// The driver took memory so many times, at a steady pace, and gave none back.
+    /// The driver took memory so many times, at a steady pace.
     DriverTook { times: u64 },
 }
 
@@ -245,25 +200,6 @@ pub struct Pooled {
     /// Not null: the pool grows. Without its blocks, a leak and fragmentation cannot be told apart.
     #[serde(rename = "rate_bytes_per_s")]
     pub rate: Option<f64>,
-}
-
-/// A pool of the program that keeps ever larger pieces, and is no leak.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct LargerPieces {
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(test, schemars(with = "Option<u8>"))]
-    pub device: DeviceId,
-    pub bytes: u64,
-    pub pieces: u64,
-    /// Bytes if each piece that is too small were freed before a larger one is allocated.
-    pub exact_bytes: u64,
-    #[serde(rename = "rate_bytes_per_s")]
-    pub rate: Option<f64>,
-    /// The stack that holds the most of it.
-    #[serde(flatten)]
-    pub stack: NamedStack,
-    pub library: Option<String>,
 }
 
 /// Leaks that match a rule of the suppressions file.
@@ -313,15 +249,9 @@ pub struct Leaks {
     pub kept: Vec<KeptMemory>,
     /// Pools of frameworks whose blocks are not known, and free memory in pools.
     pub pooled: Vec<Pooled>,
-    /// Executable graphs that are kept, and are no leak.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub held_by_driver: Vec<KeptGraphs>,
     /// Executable graphs are kept whose bytes cannot be told: NVML has no figure of the process.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub driver_is_unknown: bool,
-    /// Pools of the program that keep ever larger pieces, and are no leak.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub larger_pieces: Vec<LargerPieces>,
     pub suppressed: Vec<Suppressed>,
     /// Leaks before faint signs, then by verdict, then by bytes.
     #[serde(skip)]
@@ -343,7 +273,84 @@ impl Leaks {
         self.peaks.retain(|device, _| wanted(*device));
         self.kept.retain(|kept| wanted(kept.device));
         self.pooled.retain(|pooled| wanted(pooled.device));
-        self.held_by_driver.retain(|held| wanted(held.device));
-        self.larger_pieces.retain(|of| wanted(of.device));
     }
+}
+
+/// How much more a device can give: bytes up to the cap or the card's end, whichever is nearer. `None`: neither is known.
+pub(super) fn headroom(state: &State, definitions: &Definitions, device: DeviceId) -> Option<u64> {
+    let sums = state.devices.get(&device)?;
+    let used = sums.process_bytes().unwrap_or(sums.live_bytes.saturating_add(sums.context_bytes));
+    // A cap that only warns refuses nothing. What others of a group hold is not known here: there
+    // is no more than this.
+    let cap = sums.cap_bytes.filter(|_| !sums.cap_only_warns);
+    let caps = cap.into_iter().chain(sums.group_cap_bytes).map(|cap| cap.saturating_sub(used));
+    // The driver's own figure knows of the other processes on the card.
+    let sampled = sums.sample.and_then(|at| {
+        let grown = sums.live_bytes.saturating_sub(at.live_bytes);
+        Some(at.sample.driver_free?.saturating_sub(grown))
+    });
+    let known = definitions.device(device).filter(|device| device.total_bytes > 0);
+    let total = known.map(|device| device.total_bytes.saturating_sub(used));
+    let card = sampled.or(total);
+    caps.chain(card).min()
+}
+
+/// The evidence for a leak as text, one line for each item.
+fn evidence(leak: &Leak, from_ns: u64) -> Vec<String> {
+    let calls = |allocations: u64, frees: u64| {
+        format!("{}, {} freed", several(allocations, "allocation"), count(frees))
+    };
+    let mut lines = Vec::new();
+    if let Some(growth) = &leak.growth {
+        let (from, to) = (from_ns + growth.first_ns, from_ns + growth.last_ns);
+        let points = if growth.troughs { "low points" } else { "moments" };
+        lines.push(format!(
+            "what it never gave back rose by {} from {} to {}: at {} of {} {points}, Kendall's \
+             tau {:.2}",
+            size(growth.risen),
+            seconds(from),
+            seconds(to),
+            growth.rises,
+            growth.points,
+            growth.tau,
+        ));
+    }
+    match leak.because {
+        LeakReason::OthersFreed { freed, held } => lines.push(format!(
+            "when the process ended it freed the memory of {freed} of {held} stacks that held some, not this"
+        )),
+        LeakReason::NoneFreed => {
+            lines.push("too few to rule out a small cache, but none was freed".into());
+        }
+        LeakReason::GraphsKept { same, again } => {
+            let (kept, same) = (several(leak.count, "executable graph"), count(same));
+            lines.push(format!(
+                "{kept} kept, {same} with as many nodes as another; {} launched again after a later one was \
+                 instantiated",
+                if again == 0 { "none".to_string() } else { count(again) }
+            ));
+            let (made, gone) = (count(leak.allocations), count(leak.frees));
+            lines.push(format!("{made} instantiated at a steady pace, {gone} destroyed"));
+            return lines;
+        }
+        LeakReason::DriverTook { times } => {
+            lines.push(match leak.driver.and_then(|driver| driver.cause) {
+                Some(_) => format!("the driver took memory {} times, and gave none back", count(times)),
+                None => "growth of NVML's figure that no allocation and no followed call explains".into(),
+            });
+            lines.push("as much in the last quarter of the time as before".into());
+            return lines;
+        }
+        LeakReason::Trend => {}
+    }
+    lines.push(match leak.verdict {
+        Verdict::FreedAtEnd => {
+            format!(
+                "{}, the grown part when the process ended",
+                calls(leak.allocations, leak.frees)
+            )
+        }
+        _ => calls(leak.allocations, leak.frees),
+    });
+    lines
 }
