@@ -65,11 +65,6 @@ pub fn seconds_or_null<S: Serializer>(ns: &Option<u64>, to: S) -> Result<S::Ok, 
     ns.map(|ns| ns as f64 / 1e9).serialize(to)
 }
 
-/// A list of which a document has the length.
-pub fn length<T, S: Serializer>(all: &[T], to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(all.len() as u64)
-}
-
 /// Millionths as a share.
 pub fn share<S: Serializer>(millionths: &u32, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(f64::from(*millionths) / 1e6)

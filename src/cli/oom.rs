@@ -18,7 +18,7 @@ use crate::error::{self, Outcome};
 #[command(
     long_about = "Explain why a run was out of memory: the request and its line, the limit it \
         met, the parts of the memory in use, whether fragmentation was the cause, who held the \
-        memory, what grew before, and what to try.\n\n\
+        memory, and what to try.\n\n\
         Out of memory is a request of PyTorch's cache on which PyTorch gave up; of other callers, \
         one that was refused and after which the thread got no memory, or that was refused \
         again after a second. Other refusals were absorbed (PyTorch empties its cache and asks \
@@ -43,7 +43,7 @@ pub struct Args {
     /// several processes that ended so the first; else the last]
     #[arg(long, value_name = "WHICH", value_parser = which)]
     at: Option<Which>,
-    /// How many lines to list of holders and of what grew
+    /// How many holders to list
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Print the first lines only: what was asked, the limit, the use, the cause, what to try

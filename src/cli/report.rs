@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use vramtrace_reader::analysis::fits::marked_traces;
 use vramtrace_reader::analysis::ranks::{self, DeviceFigures, ProcessEnd, ProcessFigures};
 use vramtrace_reader::analysis::steps::Steps;
 use vramtrace_reader::analysis::{
@@ -355,14 +354,11 @@ fn as_text(
         }
         out.push_str(&parts.text(process, args.full));
     }
-    let fitting = || text::fits::line_of_marks(&found.traces);
+    let fits = || text::fits::hint(&found.traces);
     let hints = match ranks.filter(|_| !args.all) {
         _ if args.no_hints => String::new(),
-        Some(ranks) => {
-            let marked = marked_traces(&found.traces);
-            text::overview_hints(ranks, &given, (&marked, fitting().as_deref()))
-        }
-        None => text::hints(processes, args.full, &given, fitting().as_deref()),
+        Some(ranks) => text::overview_hints(ranks, &given, fits()),
+        None => text::hints(processes, args.full, &given, fits()),
     };
     if !hints.is_empty() {
         out.push('\n');

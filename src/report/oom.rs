@@ -115,7 +115,7 @@ impl<'r> ProcessRefusals<'r> {
         let devices = used.map(|(id, state)| DeviceRefusals {
             id: *id,
             refusals: state.refused(),
-            absorbed: found.refusals.get(id).map_or(0, |refusals| refusals.absorbed),
+            absorbed: found.refusals.get(id).copied().unwrap_or(0),
             warned: state.warned,
             ooms: found.ooms.iter().filter(|oom| oom.device == *id).count() as u64,
             peak_bytes: state.peak.bytes,

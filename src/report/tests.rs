@@ -157,7 +157,7 @@ fn a_run_of_several_ranks_shows_the_odd_one_out() {
     let processes = ranks();
     let text = plain(&overview(&processes, None, " run/", 5))
         + "\n"
-        + &plain(&overview_hints(&processes, " run/", (&[], None)));
+        + &plain(&overview_hints(&processes, " run/", None));
     expect("ranks", &text);
 }
 

@@ -129,8 +129,8 @@ impl AnsweredCard {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LawShare {
-    /// `constant`, `affine`, `quadratic`, `saturated` or `unknown`. Where two numbers differ, what it is in proportion to in
-    /// place of the middle three, as `batch x length^2`.
+    /// `constant`, `affine` or `unknown`. Where two numbers differ, what it is in proportion to in place of `affine`, as
+    /// `batch x length^2`.
     pub law: String,
     pub allocations: u64,
     pub bytes: u64,
@@ -153,7 +153,7 @@ impl Answer {
 /// Answers a question.
 pub fn answer(recordings: &[Recording], question: &Question) -> Result<Answer, NotComparable> {
     let scaling = Scaling::of(recordings)?;
-    let base = scaling.base();
+    let base = scaling.base;
     let of_recording = || {
         let name = base.card.clone();
         let architecture = name.as_deref().and_then(architecture_of);
@@ -410,7 +410,7 @@ fn answers(
         let join = |one: std::thread::ScopedJoinHandle<u64>| one.join().unwrap_or_default();
         all.into_iter().map(|of| of.into_iter().map(join).collect()).collect()
     });
-    let recorded = &scaling.base().recorded;
+    let recorded = &scaling.base.recorded;
     let answer = |((name, conf), largest): (&(String, Conf), Vec<u64>)| {
         let (fits, expected, low) = (largest[0], largest[1], largest[2]);
         SettingAnswer {

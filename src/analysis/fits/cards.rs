@@ -29,63 +29,44 @@ impl Card {
     }
 }
 
-/// A row of the table.
-struct Row {
-    name: &'static str,
-    architecture: Architecture,
-    /// MiB as CUDA reports them, and where that figure was printed: a thread of a public repository, or `measured` by
-    /// this project. `None`: no source was found, so the name tells the architecture alone.
-    memory: Option<(u64, &'static str)>,
-}
-
-const fn row(
-    name: &'static str,
-    architecture: Architecture,
-    mib: u64,
-    source: &'static str,
-) -> Row {
-    Row { name, architecture, memory: Some((mib, source)) }
-}
-
-/// The source of figures that this project measured.
-const MEASURED: &str = "measured";
+/// Name, architecture, and MiB as CUDA reports them. `None`: no source was found, so the name tells the architecture alone.
+type Row = (&'static str, Architecture, Option<u64>);
 
 /// Figures in GiB of two decimals, as PyTorch prints them, are rounded down to MiB.
 const CARDS: [Row; 19] = [
     // The same memory as the 1660 Ti; of the Super only a figure of Windows was found, which counts all of the card.
-    row("GTX 1660 Super", Architecture::Turing, 5_949, "zhou13/lcnn issue 23"),
-    row("GTX 1660 Ti", Architecture::Turing, 5_949, "zhou13/lcnn issue 23"),
-    row("RTX 2060", Architecture::Turing, 5_928, "facebookresearch/meshrcnn issue 92"),
-    row("RTX 2080 Ti", Architecture::Turing, 11_018, "JDAI-CV/image-captioning issue 11"),
-    row("T4", Architecture::Turing, 14_909, "Zheng-Chong/CatVTON issue 133"),
-    row("V100 16GB", Architecture::Volta, 16_158, "kchengiva/Shift-GCN issue 34"),
-    row("V100 32GB", Architecture::Volta, 32_501, "liucongg/ChatGLM-Finetuning issue 73"),
-    row("RTX 3060", Architecture::Ampere, 12_032, "Kunhao-Liu/StyleGaussian issue 12"),
-    row("RTX 3090", Architecture::Ampere, 24_268, "GaoLii/DSP issue 10"),
-    row("A10", Architecture::Ampere, 22_712, "OpenBMB/MiniCPM-V issue 640"),
-    row("A30", Architecture::Ampere, 24_094, "google/RB-Modulation issue 5"),
-    Row { name: "A40", architecture: Architecture::Ampere, memory: None },
-    row("A100 40GB", Architecture::Ampere, 40_448, "TianheWu/CoSeR issue 10"),
-    row("A100 80GB", Architecture::Ampere, 81_049, "vllm-project/vllm issue 4408"),
-    row("RTX 4090", Architecture::Ada, 24_084, "Soul-AILab/SoulX-FlashTalk issue 5"),
-    Row { name: "L4", architecture: Architecture::Ada, memory: None },
-    row("L40S", Architecture::Ada, 45_486, "stepfun-ai/Step-Video-T2V issue 8"),
-    row("H100", Architecture::Hopper, 81_079, MEASURED),
-    row("H200", Architecture::Hopper, 143_156, MEASURED),
+    ("GTX 1660 Super", Architecture::Turing, Some(5_949)),
+    ("GTX 1660 Ti", Architecture::Turing, Some(5_949)),
+    ("RTX 2060", Architecture::Turing, Some(5_928)),
+    ("RTX 2080 Ti", Architecture::Turing, Some(11_018)),
+    ("T4", Architecture::Turing, Some(14_909)),
+    ("V100 16GB", Architecture::Volta, Some(16_158)),
+    ("V100 32GB", Architecture::Volta, Some(32_501)),
+    ("RTX 3060", Architecture::Ampere, Some(12_032)),
+    ("RTX 3090", Architecture::Ampere, Some(24_268)),
+    ("A10", Architecture::Ampere, Some(22_712)),
+    ("A30", Architecture::Ampere, Some(24_094)),
+    ("A40", Architecture::Ampere, None),
+    ("A100 40GB", Architecture::Ampere, Some(40_448)),
+    ("A100 80GB", Architecture::Ampere, Some(81_049)),
+    ("RTX 4090", Architecture::Ada, Some(24_084)),
+    ("L4", Architecture::Ada, None),
+    ("L40S", Architecture::Ada, Some(45_486)),
+    ("H100", Architecture::Hopper, Some(81_079)),
+    ("H200", Architecture::Hopper, Some(143_156)),
 ];
 
 /// The names that [`card_named`] knows.
 pub fn card_names() -> Vec<&'static str> {
-    CARDS.iter().filter(|row| row.memory.is_some()).map(|row| row.name).collect()
+    CARDS.iter().filter(|(_, _, mib)| mib.is_some()).map(|(name, ..)| *name).collect()
 }
 
 /// The card of this name, whatever its case, spaces and vendor.
 pub fn card_named(text: &str) -> Option<Card> {
     let asked = plain(text);
-    let row = CARDS.iter().find(|row| plain(row.name) == asked)?;
-    let (mib, _) = row.memory?;
-    let name = Some(row.name.to_string());
-    Some(Card { name, bytes: mib << 20, architecture: Some(row.architecture) })
+    let (name, architecture, mib) = CARDS.iter().find(|(name, ..)| plain(name) == asked)?;
+    let (name, architecture) = (Some(name.to_string()), Some(*architecture));
+    Some(Card { name, bytes: (*mib)? << 20, architecture })
 }
 
 /// The architecture of a device by the name that the driver gives it: `NVIDIA H100 80GB HBM3`.
@@ -96,7 +77,7 @@ pub(super) fn architecture_of(device: &str) -> Option<Architecture> {
         let model: Vec<String> = name.split(' ').map(str::to_ascii_lowercase).collect();
         model.iter().filter(|word| !word.ends_with("gb")).all(|word| words.contains(word))
     };
-    CARDS.iter().find(|row| has(row.name)).map(|row| row.architecture)
+    CARDS.iter().find(|(name, ..)| has(name)).map(|(_, architecture, _)| *architecture)
 }
 
 fn plain(name: &str) -> String {
@@ -139,26 +120,23 @@ mod tests {
     fn each_figure_has_a_source_and_stands_in_the_documentation() {
         let page = include_str!("../../../docs/gpu-evidence.md");
         let mut seen = std::collections::BTreeSet::new();
-        for row in &CARDS {
-            assert!(seen.insert(row.name), "{} twice", row.name);
-            let Some((mib, source)) = row.memory else {
-                assert!(!page.contains(&format!("| {} |", row.name)), "{} has no figure", row.name);
+        for (name, architecture, mib) in CARDS {
+            assert!(seen.insert(name), "{name} twice");
+            let line = page.lines().find(|line| line.starts_with(&format!("| {name} | ")));
+            let Some(mib) = mib else {
+                assert_eq!(line, None, "{name} has no figure");
                 continue;
             };
-            let issue = source.split_once(" issue ").is_some_and(|(repository, number)| {
-                repository.split('/').count() == 2 && number.parse::<u32>().is_ok()
-            });
-            assert!(issue || source == MEASURED, "{}: {source}", row.name);
-            let in_page = |line: &&str| line.starts_with(&format!("| {} | ", row.name));
-            let line = page.lines().find(in_page).unwrap_or_else(|| panic!("{}", row.name));
+            let line = line.unwrap_or_else(|| panic!("{name}"));
             let cells: Vec<&str> = line.split('|').map(str::trim).collect();
             let gib: f64 = cells[2].parse().unwrap();
             assert!((gib * 1024.0 - mib as f64).abs() <= 6.0, "{line}: {mib} MiB");
-            assert_eq!(
-                (cells[3], cells[4]),
-                (&*format!("{:?}", row.architecture), source),
-                "{line}"
-            );
+            assert_eq!(cells[3], format!("{architecture:?}"), "{line}");
+            let source = cells[4];
+            let issue = source.split_once(" issue ").is_some_and(|(repository, number)| {
+                repository.split('/').count() == 2 && number.parse::<u32>().is_ok()
+            });
+            assert!(issue || source == "measured", "{line}");
         }
     }
 }

@@ -13,7 +13,7 @@ const AGREES: f64 = 0.01;
 
 /// One sentence each.
 pub(super) fn caveats(scaling: &Scaling, card: Option<&AnsweredCard>) -> Vec<String> {
-    let base = scaling.base();
+    let base = scaling.base;
     let mut caveats = Vec::new();
     for (axis, name) in [Axis::First, Axis::Second].into_iter().zip(base.varied.names()) {
         let mut values: Vec<u64> = scaling.recorded.iter().map(|at| at.of(axis)).collect();

@@ -10,7 +10,7 @@ pub(super) fn unknown(points: &[Point], at: Values, bound: Bound) -> f64 {
         let row = points.iter().filter(|point| point.at.of(other) == near.at.of(other));
         let row: Vec<(f64, f64)> =
             row.map(|point| (point.at.of(axis) as f64, point.bytes as f64)).collect();
-        Guess::at(&row, at.of(axis) as f64, axis == Axis::Second).bound(bound)
+        guess(&row, at.of(axis) as f64, axis == Axis::Second)[bound as usize]
     };
     let first = of(Axis::First, Axis::Second);
     let has_second = points.iter().any(|point| point.at.second != 1) || at.second != 1;
@@ -25,52 +25,35 @@ fn distance(one: Values, other: Values) -> (u64, u64) {
     (one.first.abs_diff(other.first), one.second.abs_diff(other.second))
 }
 
-/// A size at another value of one number.
-struct Guess {
-    low: f64,
-    expected: f64,
-    high: f64,
-}
-
-impl Guess {
-    /// As large as it was, in proportion to the number, or on the line through the outermost recorded values.
-    /// `square`: where one value alone was recorded, the size may have a square of it.
-    fn at(points: &[(f64, f64)], x: f64, square: bool) -> Guess {
-        let by_value = |one: &&(f64, f64), other: &&(f64, f64)| one.0.total_cmp(&other.0);
-        let distance = |point: &&(f64, f64)| (point.0 - x).abs() as u64;
-        let Some(&(near, flat)) = points.iter().min_by_key(distance) else {
-            return Guess { low: 0.0, expected: 0.0, high: 0.0 };
-        };
-        let ratio = x / near.max(1.0);
-        let ends = points.iter().min_by(by_value).zip(points.iter().max_by(by_value));
-        let ends = ends.filter(|(first, last)| first.0 < last.0);
-        let line = ends.map(|(first, last)| {
-            let slope = (last.1 - first.1) / (last.0 - first.0);
-            flat + slope * (x - near)
-        });
-        let mut guesses = vec![flat, flat * ratio];
-        guesses.extend(line.filter(|line| *line > 0.0));
-        let shrinks = line.is_some_and(|line| (line < flat) != (x < near));
-        if shrinks {
-            // Another algorithm was chosen: any that was seen may come again.
-            guesses.extend(points.iter().map(|point| point.1));
-        }
-        guesses.sort_by(f64::total_cmp);
-        let expected = if shrinks { flat } else { guesses[guesses.len() / 2] };
-        let (mut low, mut high) = (guesses[0], guesses[guesses.len() - 1]);
-        if ends.map_or(square, |(first, last)| last.1 * first.0 > first.1 * last.0) {
-            // It grew by more than the number did, or how it grows is not known.
-            low = low.min(flat * ratio * ratio);
-            high = high.max(flat * ratio * ratio);
-        }
-        Guess { low, expected, high }
+/// The size at another value of one number, by bound: as large as it was, in proportion to the number, or on the line through
+/// the outermost recorded values. `square`: where one value alone was recorded, the size may have a square of it.
+fn guess(points: &[(f64, f64)], x: f64, square: bool) -> [f64; 3] {
+    let by_value = |one: &&(f64, f64), other: &&(f64, f64)| one.0.total_cmp(&other.0);
+    let distance = |point: &&(f64, f64)| (point.0 - x).abs() as u64;
+    let Some(&(near, flat)) = points.iter().min_by_key(distance) else {
+        return [0.0; 3];
+    };
+    let ratio = x / near.max(1.0);
+    let ends = points.iter().min_by(by_value).zip(points.iter().max_by(by_value));
+    let ends = ends.filter(|(first, last)| first.0 < last.0);
+    let line = ends.map(|(first, last)| {
+        let slope = (last.1 - first.1) / (last.0 - first.0);
+        flat + slope * (x - near)
+    });
+    let mut guesses = vec![flat, flat * ratio];
+    guesses.extend(line.filter(|line| *line > 0.0));
+    let shrinks = line.is_some_and(|line| (line < flat) != (x < near));
+    if shrinks {
+        // Another algorithm was chosen: any that was seen may come again.
+        guesses.extend(points.iter().map(|point| point.1));
     }
-
-    fn bound(&self, bound: Bound) -> f64 {
-        match bound {
-            Bound::Low => self.low,
-            Bound::Expected => self.expected,
-            Bound::High => self.high,
-        }
+    guesses.sort_by(f64::total_cmp);
+    let expected = if shrinks { flat } else { guesses[guesses.len() / 2] };
+    let (mut low, mut high) = (guesses[0], guesses[guesses.len() - 1]);
+    if ends.map_or(square, |(first, last)| last.1 * first.0 > first.1 * last.0) {
+        // It grew by more than the number did, or how it grows is not known.
+        low = low.min(flat * ratio * ratio);
+        high = high.max(flat * ratio * ratio);
     }
+    [low, expected, high]
 }

@@ -1,17 +1,8 @@
 //! The batches and lengths that the marks of a program name: `batch=6`, `batch=6 length=512`.
 
-use std::path::Path;
-
 use super::recording::{Batches, Recording};
 use super::varied::{Name, Varied};
 use crate::trace::{Definitions, Trace};
-
-/// A trace, and the batches that its marks name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MarkedTrace<'p> {
-    pub path: &'p Path,
-    pub batches: Vec<u64>,
-}
 
 /// The batches that names in a trace give, each once, in ascending order.
 pub fn marked_batches(definitions: &Definitions) -> Vec<u64> {
@@ -66,29 +57,6 @@ pub fn marked_recordings(traces: &[Trace]) -> Vec<Recording> {
     traces.iter().map(read).collect::<Result<_, _>>().unwrap_or_default()
 }
 
-/// The most bytes of traces whose marks are read for a hint: names lie all over a trace.
-const MARKS_READ: u64 = 64 << 20;
-
-/// The batches that the marks of several traces name, in their order. Empty where reading them takes long.
-pub fn marked_traces(traces: &[Trace]) -> Vec<MarkedTrace<'_>> {
-    if traces.iter().map(Trace::data_bytes).sum::<u64>() > MARKS_READ {
-        return Vec::new();
-    }
-    let batches = |trace: &Trace| marked_batches(&trace.definitions().0);
-    let marked = |trace| MarkedTrace { path: Trace::path(trace), batches: batches(trace) };
-    let mut all: Vec<MarkedTrace> = traces.iter().map(marked).collect();
-    all.sort_by(|one, other| one.batches.cmp(&other.batches));
-    all
-}
-
-/// Whether each trace names its batches, and all of them two or more: `vramtrace fits` needs no other word.
-pub fn suffices(traces: &[MarkedTrace]) -> bool {
-    let mut all: Vec<u64> = traces.iter().flat_map(|trace| trace.batches.clone()).collect();
-    all.sort_unstable();
-    all.dedup();
-    all.len() > 1 && traces.iter().all(|trace| !trace.batches.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use vramtrace_format::Definition;
@@ -135,15 +103,8 @@ mod tests {
     }
 
     #[test]
-    fn batches_of_marks_suffice_where_they_differ() {
+    fn batches_of_marks() {
         assert_eq!(marked_batches(&named(&["batch=6", "load", "batch=4", "x batch=6"])), [4, 6]);
         assert!(marked_batches(&named(&["batch=0", "minibatch=3"])).is_empty());
-        let trace = |batches: &[u64]| MarkedTrace { path: "a".as_ref(), batches: batches.to_vec() };
-        assert!(suffices(&[trace(&[4, 6])]) && suffices(&[trace(&[4]), trace(&[6])]));
-        for too_few in
-            [vec![], vec![trace(&[6])], vec![trace(&[4]); 2], vec![trace(&[4, 6]), trace(&[])]]
-        {
-            assert!(!suffices(&too_few), "{too_few:?}");
-        }
     }
 }

@@ -3,7 +3,7 @@
 use imara_diff::{Algorithm, Diff, Token};
 use rustc_hash::FxHashMap;
 
-use super::keys::StackKey;
+use super::stacks::StackKey;
 
 /// A block on its way into a pair: by thread and stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,7 @@
 //! Which batch fits on a card, by one or more recorded batches.
 //!
 //! [`Recording`] reads a trace: the blocks of PyTorch's cache before the first step and in each step. [`Scaling`] pairs
-//! the blocks of several batches (`matching.rs`), finds how each depends on the batch (`law.rs`), or on the batch and the
-//! length of samples (`terms.rs`), and replays the run at others through the model of the allocator.
+//! the blocks of several batches (`matching.rs`), finds how each depends on the batch, or on the batch and the length of samples (`law.rs`), and replays the run at others through the model of the allocator.
 
 mod answer;
 mod cards;
@@ -10,8 +9,6 @@ mod caveats;
 mod guesses;
 #[cfg(test)]
 mod hostile_tests;
-mod keys;
-mod kinds;
 mod law;
 #[cfg(test)]
 mod made;
@@ -25,7 +22,7 @@ mod recorded_tests;
 mod recording;
 mod reductions;
 mod scaling;
-mod terms;
+mod stacks;
 #[cfg(test)]
 mod tests;
 mod varied;
@@ -36,9 +33,7 @@ pub use answer::{
 };
 pub use cards::{Architecture, Card, card_named, card_names};
 pub use law::{Bound, Law, LawKind, Point};
-pub use marked::{
-    MarkedTrace, marked_batches, marked_numbers, marked_recordings, marked_traces, suffices,
-};
+pub use marked::{marked_batches, marked_numbers, marked_recordings};
 pub use recording::{Batches, Recording};
 pub use scaling::{Scaling, Share};
 pub use varied::{Axis, Name, Number, Values, Varied, describe};

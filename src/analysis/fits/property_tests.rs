@@ -60,7 +60,7 @@ proptest! {
         if let Ok(scaling) = Scaling::of(&recordings) {
             for bound in [Bound::Low, Bound::Expected, Bound::High] {
                 let scaled = requests(&scaling.log(scaling.base_values(), bound, true));
-                prop_assert_eq!(scaled, requests(&scaling.base().recorded.log));
+                prop_assert_eq!(scaled, requests(&scaling.base.recorded.log));
             }
         }
     }

@@ -161,7 +161,7 @@ fn recorded_runs_are_given_back_at_their_batches() {
     for names in [["gpt2_b4", "gpt2_b6"], ["resnet50_b16", "resnet50_b24"]] {
         let runs = recordings.read(&names);
         let scaling = Scaling::of(&runs).unwrap();
-        let log = &scaling.base().recorded.log;
+        let log = &scaling.base.recorded.log;
         assert_eq!(
             requests(&scaling.log(scaling.base_values(), Bound::Expected, true)),
             requests(log)

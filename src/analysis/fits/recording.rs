@@ -5,17 +5,16 @@ use std::ops::Range;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Mark, StackId, Stamped};
 
-use super::keys::{StackKey, stack_keys};
-use super::kinds::{Kind, kinds};
 use super::law::{Point, least_request};
 use super::matching::Unpaired;
+use super::stacks::{Kind, StackKey, kinds, stack_keys};
 use super::varied::{Axis, Name, Values, Varied};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
 use crate::allocator::rounding::MIN_BLOCK;
 use crate::analysis::steps::{NoSteps, Step, StepObserver, StepState, Steps};
 use crate::analysis::whatif::{NOT_OF_SAMPLES, Recorded, Source, why_no_blocks};
-use crate::replay::Observer;
+use crate::replay::{Observer, Until};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 use crate::units::several;
@@ -85,7 +84,7 @@ impl Recording {
         if definitions.samples_blocks() {
             return Err(NotComparable(format!("{name}: {NOT_OF_SAMPLES}")));
         }
-        let mut devices = Recorded::with_sources(trace, &definitions);
+        let mut devices = Recorded::read(trace, &definitions, Until::End, true);
         if devices.is_empty() {
             return Err(NotComparable(format!("{name}: {}", why_no_blocks(&definitions))));
         }

@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::NotComparable;
-use super::keys::StackKey;
-use super::kinds::Kind;
-use super::law::{Bound, Known, Law, LawKind, Point, same_request};
+use super::law::{self, Bound, Law, LawKind, Point, same_request};
 use super::matching::pairs;
 use super::recording::{Recording, Stretch};
 use super::reductions;
-use super::terms;
+use super::stacks::{Kind, StackKey};
 use super::varied::{Name, Values};
 use crate::allocator::rounding::MIN_BLOCK;
 use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
@@ -27,7 +25,8 @@ const PLAUSIBLE: f64 = 0.9;
 /// A run that can be replayed at any values.
 #[derive(Debug)]
 pub struct Scaling<'r> {
-    base: &'r Recording,
+    /// The run that is scaled.
+    pub base: &'r Recording,
     /// Of the blocks of the base that are replayed.
     laws: Vec<Law>,
     /// The recorded values of each of these blocks.
@@ -105,11 +104,6 @@ impl<'r> Scaling<'r> {
         let laws = laws(base, kept, &points);
         let largest_reduction = base.card.as_deref().and_then(reductions::largest_on);
         Ok(Scaling { laws, base, values, largest_reduction, paired, model_off, recorded })
-    }
-
-    /// The run that is scaled.
-    pub fn base(&self) -> &Recording {
-        self.base
     }
 
     /// Its values.
@@ -277,10 +271,7 @@ fn several_values(points: &[Point]) -> bool {
 }
 
 fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
-    let mut laws = match base.varied.second {
-        None => of_one_number(points),
-        Some(_) => terms::laws(points),
-    };
+    let mut laws = law::laws(points, base.varied.second.is_some());
     let sites = sites(base, kept);
     let mut of_sites: FxHashMap<(StackKey, u32), usize> = FxHashMap::default();
     for (block, site) in sites.iter().enumerate() {
@@ -300,19 +291,11 @@ fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
         let bytes = base.blocks[block].bytes;
         laws[block] = Some(match sibling {
             Some(law) => law,
-            None if stays => Law::Constant(bytes),
+            None if stays => Law::constant(bytes),
             None => Law::Unknown(points[block].clone()),
         });
     }
     laws.into_iter().flatten().collect()
-}
-
-/// The laws of blocks that were each recorded at several values. `None`: one was not.
-fn of_one_number(points: &[Vec<Point>]) -> Vec<Option<Law>> {
-    let mut known = Known::default();
-    points.iter().for_each(|points| known.learn(points));
-    let law = |points: &Vec<Point>| several_values(points).then(|| Law::of(points, &known));
-    points.iter().map(law).collect()
 }
 
 /// The stack of each block, and its number among those of its stretch.

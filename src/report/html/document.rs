@@ -15,17 +15,15 @@ use super::second_pass::{self, SecondPass};
 use super::tables::{Tables, tables};
 use crate::analysis::fits::{Answer, Question, answer, marked_recordings};
 use crate::analysis::leaks::{Leak, Suppressions};
-use crate::analysis::oom::{Advice, Oom, PostMortem, UsedSum, advice};
+use crate::analysis::oom::{Advice, Change, Oom, PostMortem, UsedSum, advice};
 use crate::analysis::roles::Role;
 use crate::analysis::steps::{Step, Steps};
 use crate::analysis::{Places, Process};
 use crate::report::json::{FragFacts, LeaksReport};
-use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
 use crate::report::{json, text};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
-use crate::units::size;
 
 /// The built page: `web/` is its source, `scripts/web.sh` builds it.
 const PAGE: &str = include_str!("../../../assets/page.html");
@@ -234,19 +232,17 @@ fn could_have(one: &PostMortem) -> Option<u64> {
 }
 
 fn attempt(advice: &Advice) -> Try {
-    match advice {
+    let text = text::oom::advice(advice);
+    match advice.what {
         // The line stands for itself, and the text says what comes of it.
-        Advice::Setting { conf, spare, origin } => Try {
-            text: format!(
-                "replayed up to the failed request, it fits {}, {} to spare",
-                fits_in_words(*origin),
-                size(*spare)
-            ),
-            copy: Some(format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),
+        Change::Setting => Try {
+            text: format!("replayed up to the failed request, it {}", text::oom::fits(advice)),
+            copy: advice
+                .conf
+                .as_ref()
+                .map(|conf| format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),
         },
-        Advice::EmptyCache { .. } => {
-            Try { text: text::oom::advice(advice), copy: Some("torch.cuda.empty_cache()".into()) }
-        }
-        _ => Try { text: text::oom::advice(advice), copy: None },
+        Change::EmptyCache => Try { text, copy: Some("torch.cuda.empty_cache()".into()) },
+        _ => Try { text, copy: None },
     }
 }

@@ -4,6 +4,7 @@ use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, line, paint, section};
 use crate::analysis::fits::{
     Answer, Question, RecordedRun, SettingAnswer, Verdict, answer, describe, marked_recordings,
 };
+use crate::report::shell;
 use crate::trace::Trace;
 use crate::units::{clean, gib, size};
 
@@ -42,11 +43,14 @@ pub fn short(answer: &Answer) -> String {
     }
 }
 
-/// The answer about traces whose marks name two batches or lengths. `None`: they do not, or it would take long.
-pub fn line_of_marks(traces: &[Trace]) -> Option<String> {
+/// The command for traces whose marks name two batches or lengths, and its answer. `None`: they do not, or it would take long.
+pub fn hint(traces: &[Trace]) -> Option<[String; 2]> {
     let recordings = marked_recordings(traces);
     let answer = answer(&recordings, &Question::usual(&recordings)).ok()?;
-    headline(&answer)
+    let paths: String =
+        traces.iter().map(|trace| format!(" {}", shell::path(trace.path()))).collect();
+    let answer = format!("{}; --card 24GiB: on another", headline(&answer)?);
+    Some([format!("vramtrace fits{paths}"), answer])
 }
 
 fn of_recording(recorded: &RecordedRun) -> String {

@@ -39,7 +39,7 @@ pub fn text(name: &str, frag: &Frag, header: &Header, at: Moment, top: usize) ->
 fn sums(frag: &Frag) -> String {
     let mut table = Table::new(2, "lRd");
     let mut row = |name: &str, bytes: u64, what: String| table.row([name.into(), gib(bytes), what]);
-    row("reserved", frag.reserved_bytes, several(frag.segments.len() as u64, "segment"));
+    row("reserved", frag.reserved_bytes, several(frag.segments, "segment"));
     row("allocated", frag.allocated_bytes, String::new());
     if frag.reserved_paused_bytes > 0 {
         let what = format!("unmapped, may come back; {} of it in blocks", size(frag.paused_bytes));

@@ -1,19 +1,18 @@
 //! The commands that a report suggests at its end.
 
 use super::layout::{DIM, line};
-use crate::analysis::fits::{MarkedTrace, marked_batches, suffices};
 use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::{Process, outliers};
 use crate::report::shell;
 
 /// Commands to suggest after an overview. The example is the process that failed first, else the outlier,
 /// else the first one.
-/// `given`: the trace arguments as the user gave them, each after a space. `marked`: the batches of the traces, and which
-/// one fits.
+/// `given`: the trace arguments as the user gave them, each after a space. `fits`: the command that says which batch fits, with
+/// the answer.
 pub fn overview_hints(
     processes: &[ProcessFigures],
     given: &str,
-    (marked, fitting): (&[MarkedTrace], Option<&str>),
+    fits: Option<[String; 2]>,
 ) -> String {
     let odd = outliers(processes);
     let odd = || processes.iter().zip(&odd).find(|(_, odd)| odd.is_some()).map(|(one, _)| one);
@@ -27,13 +26,13 @@ pub fn overview_hints(
     hints.add("report", &one, "", "one process in full");
     hints.add("holders", given, "", "who held it at the peaks");
     hints.timeline(given);
-    hints.fits(marked, fitting);
+    hints.0.extend(fits);
     hints.text()
 }
 
 /// Commands to suggest after a report on processes. `full`: the report was printed with `--full`.
-/// `given`: as in [`overview_hints`]. `fitting`: which batch fits.
-pub fn hints(processes: &[Process], full: bool, given: &str, fitting: Option<&str>) -> String {
+/// `given` and `fits`: as in [`overview_hints`].
+pub fn hints(processes: &[Process], full: bool, given: &str, fits: Option<[String; 2]>) -> String {
     let mut hints = Hints::default();
     if !full {
         let rest = "kinds, roles, libraries, the sum to nvidia-smi's figure";
@@ -48,12 +47,7 @@ pub fn hints(processes: &[Process], full: bool, given: &str, fitting: Option<&st
     if !processes.is_empty() {
         hints.timeline(given);
     }
-    if let [process] = processes
-        && process.devices().any(|(_, device)| device.cache.peak_allocated.bytes > 0)
-    {
-        let batches = marked_batches(&process.definitions);
-        hints.fits(&[MarkedTrace { path: &process.trace, batches }], fitting);
-    }
+    hints.0.extend(fits);
     hints.text()
 }
 
@@ -68,16 +62,6 @@ impl Hints {
 
     fn timeline(&mut self, given: &str) {
         self.add("export", given, " --format perfetto -o timeline.pftrace", "the timeline");
-    }
-
-    /// The command that says which batch fits, with the answer; nothing if the marks of these traces name fewer than two.
-    fn fits(&mut self, marked: &[MarkedTrace], fitting: Option<&str>) {
-        if suffices(marked) {
-            let paths = marked.iter().map(|trace| format!(" {}", shell::path(trace.path)));
-            let answer = fitting.unwrap_or("which batch fits on this card");
-            let what = format!("{answer}; --card 24GiB: on another");
-            self.add("fits", &paths.collect::<String>(), "", &what);
-        }
     }
 
     /// With aligned comments.

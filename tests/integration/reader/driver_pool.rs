@@ -1,11 +1,11 @@
 //! Runs under PyTorch's backend cudaMallocAsync: each tensor is an allocation of the driver's pool. Its owner is the line
-//! that asked for the tensor, and PyTorch's own cache can be predicted from the requests.
+//! that asked for the tensor.
 
 use std::io::Read;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, has, vramtrace};
+use testkit::{Scratch, vramtrace};
 use vramtrace_format::{Alloc, Definition, Event, Kind, NativeName, PoolId, Space, TraceReader};
 
 const MIB: u64 = 1 << 20;
@@ -142,23 +142,9 @@ fn a_tensor_belongs_to_the_line_that_asked_for_it_and_leaks_there() {
 }
 
 #[test]
-fn the_native_allocator_is_predicted_from_the_requests() {
+fn what_if_needs_pytorchs_own_cache_and_says_so() {
     let scratch = Scratch::with(&training());
-    let trace = scratch.0.join("t.vtrace");
-    let answer = json(&trace, &["whatif", "--conf", "default"]);
-    let device = &answer["devices"][0];
-    has(
-        device,
-        json!({
-            "in_force": "backend:cudaMallocAsync", "recorded_peak_reserved_bytes": 832 * MIB,
-            "recorded_peak_allocated_bytes": 24 * MIB - 7 + STEPS * (2 * MIB - 3)
-        }),
-    );
-    // Ten pieces of 2 MiB in each segment of 20 MiB, and one segment of 24 MiB.
-    let setting = &device["settings"][0];
-    assert_eq!(setting["peak_reserved_bytes"], (STEPS / 10 * 20 + 24) * MIB, "{answer:#}");
-    assert_eq!(setting["driver_allocations"], STEPS / 10 + 1, "{answer:#}");
-    // `fits` needs blocks: it says so.
-    let fits = "fits --recorded batch=1,2 --batch 4 t.vtrace t.vtrace";
-    scratch.fails(2, fits, "record it with the default backend");
+    for command in ["whatif t.vtrace", "fits --recorded batch=1,2 --batch 4 t.vtrace t.vtrace"] {
+        scratch.fails(2, command, "record it with the default backend");
+    }
 }

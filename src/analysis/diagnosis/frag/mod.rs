@@ -12,7 +12,6 @@
 
 mod moment;
 mod pins;
-mod segment;
 mod sizes;
 #[cfg(test)]
 mod tests;
@@ -20,13 +19,13 @@ mod tests;
 pub use moment::{FragAt, MomentError, ROUNDED_NS, RequestSizes, find};
 pub use pins::Pin;
 
-pub use segment::{FragBlock, FragSegment};
-pub use sizes::Sizes;
+use sizes::Sizes;
 
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
 use crate::facts;
+use crate::replay::SegmentAt;
 use crate::symbols::Symbols;
 
 /// One device's cache at one moment: the facts of `vramtrace frag`.
@@ -73,25 +72,12 @@ pub struct Frag {
     pub out_of_memory_ns: u64,
     pub small: PoolFrag,
     pub large: PoolFrag,
-    /// By address; in JSON their number.
-    #[serde(serialize_with = "facts::length")]
-    #[cfg_attr(test, schemars(with = "u64"))]
-    pub segments: Vec<FragSegment>,
-    /// The first 100 segments with a block, those with the most free memory first.
-    pub pinned: Vec<FragSegment>,
+    pub segments: u64,
     /// The lines that pin most first.
     #[serde(skip)]
     pub pins: Vec<Pin>,
     #[serde(skip)]
     pub symbols: Symbols,
-}
-
-/// The segments with a block, those with most free bytes first.
-fn pinned(segments: &[FragSegment]) -> Vec<FragSegment> {
-    const KEPT: usize = 100;
-    let mut pinned: Vec<&FragSegment> = segments.iter().filter(|it| it.is_pinned()).collect();
-    pinned.sort_by_key(|segment| (std::cmp::Reverse(segment.free_bytes), segment.address));
-    pinned.into_iter().take(KEPT).cloned().collect()
 }
 
 /// The segments of one of the two pools.
@@ -120,18 +106,24 @@ impl PoolFrag {
     }
 }
 
+/// Whether a segment is of the pool of small blocks.
+pub(in crate::analysis) fn is_small(segment: &SegmentAt) -> bool {
+    match segment.blocks.first() {
+        Some(block) => sizes::is_small(block.bytes),
+        None => segment.bytes <= sizes::SMALL_SEGMENT,
+    }
+}
+
 /// Sums of the segments of one pool.
-pub(in crate::analysis) fn pool<'s>(
-    segments: impl Iterator<Item = &'s FragSegment>,
-    usual_request: u64,
-) -> PoolFrag {
+fn pool(segments: &[&SegmentAt], small: bool, usual_request: u64) -> PoolFrag {
     let mut pool = PoolFrag { usual_request, ..PoolFrag::default() };
-    for segment in segments {
+    for segment in segments.iter().filter(|segment| is_small(segment) == small) {
         pool.segments += 1;
         pool.reserved = pool.reserved.saturating_add(segment.bytes);
         pool.allocated = pool.allocated.saturating_add(segment.allocated());
-        pool.largest_free = pool.largest_free.max(segment.largest_free_block_bytes);
-        if !segment.is_pinned() {
+        pool.largest_free = pool.largest_free.max(segment.largest_hole());
+        // PyTorch releases a segment to the driver only when it contains no block.
+        if segment.blocks.is_empty() {
             // Unmapped memory is free already.
             let resident = segment.bytes.saturating_sub(segment.paused);
             pool.releasable = pool.releasable.saturating_add(resident);

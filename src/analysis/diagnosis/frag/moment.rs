@@ -2,7 +2,7 @@
 
 use vramtrace_format::{DeviceId, Stamped};
 
-use super::{Frag, FragSegment, Sizes, pinned, pins, pool};
+use super::{Frag, Sizes, pins, pool};
 use crate::analysis::steps::{Place, Steps};
 use crate::analysis::whatif::NOT_OF_SAMPLES;
 use crate::analysis::{Knowledge, Moment, StackClassifier, knowledge};
@@ -158,20 +158,17 @@ impl FragAt<'_> {
     fn at(&self, index: usize, then: &State) -> Frag {
         let (id, _) = self.places[index];
         let header = self.trace.header();
-        let here = |segment: &&SegmentAt| segment.device == id;
-        let segments: Vec<FragSegment> =
-            then.segments().iter().filter(here).map(FragSegment::of).collect();
+        let all = then.segments();
+        let segments: Vec<&SegmentAt> = all.iter().filter(|it| it.device == id).collect();
         let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
-        let symbols = Symbols::of(self.definitions, header, blocks().map(|block| block.stack));
-        let lines = StackClassifier::new(&symbols, header).lines(blocks().map(|block| block.stack));
+        let stacks = || blocks().map(|block| block.live.stack);
+        let symbols = Symbols::of(self.definitions, header, stacks());
+        let lines = StackClassifier::new(&symbols, header).lines(stacks());
         let cache = &self.end.devices[&id].cache;
         let nothing = CacheSums::default();
         let now = then.devices.get(&id).map_or(&nothing, |device| &device.cache);
-        let usual = |small| self.sizes.devices.get(&id).map_or(0, |sizes| sizes.usual(small));
-        let of_pool =
-            |small| pool(segments.iter().filter(|segment| segment.small == small), usual(small));
-        let (small, large) = (of_pool(true), of_pool(false));
-        let free = segments.iter().map(|segment| segment.largest_free_block_bytes);
+        let [small, large] =
+            [true, false].map(|small| pool(&segments, small, self.sizes.usual(id, small)));
         Frag {
             device: id,
             pid: header.pid,
@@ -183,7 +180,7 @@ impl FragAt<'_> {
             reserved_paused_bytes: now.reserved_paused,
             paused_bytes: now.paused,
             free_in_segments_bytes: small.free().saturating_add(large.free()),
-            largest_free_block_bytes: free.max().unwrap_or(0),
+            largest_free_block_bytes: small.largest_free.max(large.largest_free),
             releasable_bytes: small.releasable.saturating_add(large.releasable),
             unusable_bytes: small.unusable.saturating_add(large.unusable),
             peak_reserved_bytes: cache.peak_reserved.bytes,
@@ -195,8 +192,7 @@ impl FragAt<'_> {
             small,
             large,
             pins: pins::pins(&segments, &lines),
-            pinned: pinned(&segments),
-            segments,
+            segments: segments.len() as u64,
             symbols,
         }
     }
@@ -206,6 +202,13 @@ impl FragAt<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct RequestSizes {
     devices: ByDevice<Sizes>,
+}
+
+impl RequestSizes {
+    /// The usual request of one of the two pools.
+    pub(in crate::analysis) fn usual(&self, device: DeviceId, small: bool) -> u64 {
+        self.devices.get(&device).map_or(0, |sizes| sizes.usual(small))
+    }
 }
 
 impl Observer for RequestSizes {

@@ -7,10 +7,10 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use vramtrace_format::StackId;
 
-use super::segment::FragSegment;
+use crate::replay::SegmentAt;
 
 /// One line, and the segments that contain its blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pin {
     /// The stack of the line with the most bytes.
@@ -29,50 +29,39 @@ pub struct Pin {
 
 #[derive(Default)]
 struct Sum {
+    /// Without its stack.
+    pin: Pin,
     pinned: u128,
-    segments: u64,
-    alone: u64,
-    bytes: u64,
-    blocks: u64,
     stacks: FxHashMap<StackId, u64>,
 }
 
 /// The lines that pin memory, the largest first.
-pub(in crate::analysis) fn pins(
-    segments: &[FragSegment],
-    lines: &FxHashMap<StackId, u32>,
-) -> Vec<Pin> {
+pub(super) fn pins(segments: &[&SegmentAt], lines: &FxHashMap<StackId, u32>) -> Vec<Pin> {
     let mut sums: FxHashMap<u32, Sum> = FxHashMap::default();
     let mut here: FxHashMap<u32, u64> = FxHashMap::default();
-    for segment in segments.iter().filter(|segment| segment.is_pinned()) {
+    for segment in segments.iter().filter(|segment| !segment.blocks.is_empty()) {
         here.clear();
         for block in &segment.blocks {
-            let line = lines.get(&block.stack).copied().unwrap_or(u32::MAX);
+            let line = lines.get(&block.live.stack).copied().unwrap_or(u32::MAX);
             *here.entry(line).or_default() += block.bytes;
             let sum = sums.entry(line).or_default();
-            sum.bytes = sum.bytes.saturating_add(block.bytes);
-            sum.blocks += 1;
-            *sum.stacks.entry(block.stack).or_default() += block.bytes;
+            sum.pin.bytes = sum.pin.bytes.saturating_add(block.bytes);
+            sum.pin.blocks += 1;
+            *sum.stacks.entry(block.live.stack).or_default() += block.bytes;
         }
         let allocated = u128::from(segment.allocated().max(1));
         for (line, bytes) in &here {
             let sum = sums.entry(*line).or_default();
-            sum.pinned += u128::from(segment.free_bytes) * u128::from(*bytes) / allocated;
-            sum.segments += 1;
-            sum.alone += u64::from(here.len() == 1);
+            sum.pinned += u128::from(segment.free()) * u128::from(*bytes) / allocated;
+            sum.pin.segments += 1;
+            sum.pin.alone += u64::from(here.len() == 1);
         }
     }
-    let mut pins: Vec<Pin> = sums
-        .into_values()
-        .map(|sum| Pin {
-            stack: largest(&sum.stacks),
-            pinned: u64::try_from(sum.pinned).unwrap_or(u64::MAX),
-            segments: sum.segments,
-            alone: sum.alone,
-            bytes: sum.bytes,
-            blocks: sum.blocks,
-        })
-        .collect();
+    let pin = |sum: Sum| {
+        let pinned = u64::try_from(sum.pinned).unwrap_or(u64::MAX);
+        Pin { stack: largest(&sum.stacks), pinned, ..sum.pin }
+    };
+    let mut pins: Vec<Pin> = sums.into_values().map(pin).collect();
     pins.sort_by_key(|pin| (Reverse((pin.pinned, pin.bytes)), pin.stack));
     pins
 }

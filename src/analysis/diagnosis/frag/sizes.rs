@@ -15,7 +15,7 @@ const BINS: usize = 64 << FINE;
 
 /// A histogram of bytes by size, for each of the two pools.
 #[derive(Clone, Debug)]
-pub struct Sizes {
+pub(super) struct Sizes {
     /// Requested bytes, and the smallest size, of each bin.
     bins: [Box<[(u128, u64)]>; 2],
 }
@@ -29,7 +29,7 @@ impl Default for Sizes {
 
 impl Sizes {
     /// Adds one request.
-    pub fn add(&mut self, size: u64) {
+    pub(super) fn add(&mut self, size: u64) {
         let power = size.max(1 << FINE).ilog2();
         let fine = (size >> (power - FINE)) & ((1 << FINE) - 1);
         let bin = ((power as usize) << FINE) + fine as usize;
@@ -40,7 +40,7 @@ impl Sizes {
 
     /// The size at or above which half of all bytes of the pool were requested, to an eighth. 0 without
     /// requests.
-    pub fn usual(&self, small: bool) -> u64 {
+    pub(super) fn usual(&self, small: bool) -> u64 {
         let bins = &self.bins[usize::from(small)];
         let all: u128 = bins.iter().map(|(bytes, _)| bytes).sum();
         let mut above = 0;

@@ -1,93 +1,53 @@
 //! What to try after an out-of-memory, the most promising first.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use vramtrace_format::Kind;
 
 use super::{Cause, PostMortem};
 use crate::analysis::Level;
 use crate::analysis::whatif::{LARGEST_DEVICE, Origin};
 
-/// A change that would have served the request, as far as the trace tells. Sizes are bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Advice {
+/// A change that would have served the request, as far as the trace tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
     /// VRAMTRACE_CAP cannot be understood.
     CorrectCap,
-    /// A value of PYTORCH_CUDA_ALLOC_CONF that fits in the same limit, with `spare` bytes left.
-    Setting { conf: String, spare: u64, origin: Origin },
+    /// A value of PYTORCH_CUDA_ALLOC_CONF that fits in the same limit.
+    Setting,
     /// The lowest sufficient cap.
-    Cap { bytes: u64 },
+    Cap,
     /// A larger torch.cuda.set_per_process_memory_fraction.
-    Fraction,
+    MemoryFraction,
     /// The lowest sufficient capacity of the card, or of this process's part of it.
-    Card { bytes: u64 },
+    Card,
     /// Empty segments of PyTorch's cache: torch.cuda.empty_cache() frees them for other libraries.
-    EmptyCache { bytes: u64 },
+    EmptyCache,
     /// The largest request that would have been served.
-    Smaller { bytes: u64 },
+    SmallerRequest,
     /// Other processes hold this much of the card.
-    Others { bytes: u64 },
+    OtherProcesses,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Advice {
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub what: Change,
+    /// A PYTORCH_CUDA_ALLOC_CONF.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conf: Option<String>,
+    pub bytes: Option<u64>,
+    /// Bytes that a setting would leave unused, `under` a `cap`, a `card` or what was `reserved` before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spare_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub under: Option<Origin>,
 }
 
 impl Advice {
-    /// The name in JSON.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Advice::CorrectCap => "correct_cap",
-            Advice::Setting { .. } => "setting",
-            Advice::Cap { .. } => "cap",
-            Advice::Fraction => "memory_fraction",
-            Advice::Card { .. } => "card",
-            Advice::EmptyCache { .. } => "empty_cache",
-            Advice::Smaller { .. } => "smaller_request",
-            Advice::Others { .. } => "other_processes",
-        }
-    }
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct AdviceFacts<'a> {
-    /// `correct_cap`, `setting`, `cap`, `memory_fraction`, `card`, `empty_cache`,
-    /// `smaller_request` or `other_processes`.
-    what: &'static str,
-    /// A PYTORCH_CUDA_ALLOC_CONF.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    conf: Option<&'a str>,
-    bytes: Option<u64>,
-    /// Bytes that a setting would leave unused, `under` a `cap`, a `card` or what was `reserved` before.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    spare_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    under: Option<Origin>,
-}
-
-impl Serialize for Advice {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let what = self.name();
-        let (conf, spare_bytes, under) = match self {
-            Advice::Setting { conf, spare, origin } => (Some(&**conf), Some(*spare), Some(*origin)),
-            _ => (None, None, None),
-        };
-        let bytes = match *self {
-            Advice::CorrectCap | Advice::Fraction | Advice::Setting { .. } => None,
-            Advice::Cap { bytes }
-            | Advice::Card { bytes }
-            | Advice::EmptyCache { bytes }
-            | Advice::Smaller { bytes }
-            | Advice::Others { bytes } => Some(bytes),
-        };
-        AdviceFacts { what, conf, bytes, spare_bytes, under }.serialize(to)
-    }
-}
-
-#[cfg(test)]
-impl schemars::JsonSchema for Advice {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Advice".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        AdviceFacts::json_schema(generator)
+    fn of(what: Change, bytes: Option<u64>) -> Advice {
+        Advice { what, conf: None, bytes, spare_bytes: None, under: None }
     }
 }
 
@@ -103,37 +63,43 @@ const OTHERS: u64 = 1 << 30;
 /// The advice for one out-of-memory, the most promising first.
 pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if one.cause == Cause::BadCap {
-        return vec![Advice::CorrectCap];
+        return vec![Advice::of(Change::CorrectCap, None)];
     }
     let mut all = Vec::new();
     if let Some(remedy) = &one.remedy
         && let Some((conf, spare)) = &remedy.fix
     {
-        let origin = remedy.origin;
-        all.push(Advice::Setting { conf: conf.clone(), spare: *spare, origin });
+        all.push(Advice {
+            conf: Some(conf.clone()),
+            spare_bytes: Some(*spare),
+            under: Some(remedy.origin),
+            ..Advice::of(Change::Setting, None)
+        });
     }
+    let mut add = |what, bytes| all.push(Advice::of(what, bytes));
     let missing = one.room().map(|room| one.oom.size.saturating_sub(room));
-    if one.oom.level == Level::Driver && missing.is_some_and(|it| one.releasable >= it) {
-        all.push(Advice::EmptyCache { bytes: one.releasable });
+    if one.oom.level == Level::Driver && missing.is_some_and(|it| one.cache.releasable_bytes >= it)
+    {
+        add(Change::EmptyCache, Some(one.cache.releasable_bytes));
     }
     match enough(one) {
-        _ if one.own_limit => all.push(Advice::Fraction),
+        _ if one.own_limit => add(Change::MemoryFraction, None),
         // A cap above the memory of the card is no help.
         Some(bytes) if one.card_bytes.is_some_and(|card| one.is_capped() && bytes > card) => {}
         Some(bytes) if bytes > LARGEST_DEVICE => {}
         // The limit was another than the card, and is not known.
         Some(_) if one.imported && !one.is_imported_from_full_card() => {}
-        Some(bytes) if one.is_capped() => all.push(Advice::Cap { bytes }),
-        Some(bytes) => all.push(Advice::Card { bytes }),
+        Some(bytes) if one.is_capped() => add(Change::Cap, Some(bytes)),
+        Some(bytes) => add(Change::Card, Some(bytes)),
         None => {}
     }
     if let Some(bytes) = others(one) {
-        all.push(Advice::Others { bytes });
+        add(Change::OtherProcesses, Some(bytes));
     }
-    let hole = if one.oom.level == Level::Tensor { one.largest_hole } else { 0 };
+    let hole = if one.oom.level == Level::Tensor { one.cache.largest_hole_bytes } else { 0 };
     let served = one.room().unwrap_or(0).max(hole) / PAGE * PAGE;
     if served >= NOTABLE && served < one.oom.size {
-        all.push(Advice::Smaller { bytes: served });
+        add(Change::SmallerRequest, Some(served));
     }
     all
 }

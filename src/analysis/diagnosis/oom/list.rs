@@ -32,7 +32,7 @@ const BURST_NS: u64 = 1_000_000_000;
 const LIVED_ON_NS: u64 = 10_000_000_000;
 
 /// A request that failed for lack of memory; the last one of a burst.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Oom {
     /// Ordinal as the process saw it; null: not known.
@@ -121,24 +121,19 @@ fn refusal_facts<S: Serializer>(refusal: &Option<RefusalAt>, to: S) -> Result<S:
 impl Oom {
     /// Of one request.
     fn of(device: DeviceId, level: Level, at: &Stamped, (size, stack): (u64, StackId)) -> Oom {
+        let (time_ns, offset, thread) = (at.time_ns, at.offset, at.thread);
+        let first_ns = time_ns;
         Oom {
             device,
             level,
-            time_ns: at.time_ns,
+            time_ns,
             size,
-            refusal: None,
             requests: 1,
-            first_ns: at.time_ns,
-            refusals: 0,
-            absorbed: 0,
-            went_on: false,
-            offset: at.offset,
-            thread: at.thread,
+            first_ns,
+            offset,
+            thread,
             stack,
-            site: SiteId(0),
-            torch: None,
-            post_mortem: None,
-            neighbours: Vec::new(),
+            ..Oom::default()
         }
     }
 
@@ -148,20 +143,13 @@ impl Oom {
     }
 }
 
-/// The absorbed refusals of one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RefusalCounts {
-    pub absorbed: u64,
-    /// Time of the last one.
-    pub absorbed_ns: u64,
-}
-
 /// The result of one pass.
 #[derive(Clone, Debug, Default)]
 pub struct OomsFound {
     /// In the order of the file.
     pub ooms: Vec<Oom>,
-    pub refusals: BTreeMap<DeviceId, RefusalCounts>,
+    /// Those that were absorbed.
+    pub refusals: BTreeMap<DeviceId, u64>,
     /// Refusals after which another error came, in the order of the file.
     pub swallowed: Vec<Swallowed>,
 }
@@ -206,7 +194,7 @@ struct Listing {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
-    refusals: RefusalCounts,
+    absorbed: u64,
     /// File offsets of the last allocation of any memory, and of a block.
     given: u64,
     block: u64,
@@ -259,7 +247,7 @@ impl OomObserver {
                 }
             }
         }
-        let refusals = self.devices.into_iter().map(|(id, device)| (id, device.refusals));
+        let refusals = self.devices.into_iter().map(|(id, device)| (id, device.absorbed));
         OomsFound { ooms, refusals: refusals.collect(), swallowed: self.swallowed }
     }
 
@@ -271,12 +259,8 @@ impl OomObserver {
         self.ooms.push(Oom { absorbed: self.absorbed(device), ..oom });
     }
 
-    fn device(&mut self, id: DeviceId) -> &mut Device {
-        self.devices.of(id)
-    }
-
     fn absorbed(&self, id: DeviceId) -> u64 {
-        self.devices.get(&id).map_or(0, |device| device.refusals.absorbed)
+        self.devices.get(&id).map_or(0, |device| device.absorbed)
     }
 
     /// The thread got memory.
@@ -290,9 +274,8 @@ impl OomObserver {
             self.ooms.push(refused_for_good(device, waiting));
             return;
         }
-        let refusals = &mut self.device(device).refusals;
-        refusals.absorbed = refusals.absorbed.saturating_add(waiting.refusals);
-        refusals.absorbed_ns = waiting.last.time_ns;
+        let of = self.devices.of(device);
+        of.absorbed = of.absorbed.saturating_add(waiting.refusals);
     }
 
     fn is_cache(&self, thread: ThreadId) -> bool {
@@ -387,7 +370,7 @@ impl Observer for OomObserver {
         if how != AllocCause::Allocated || !live.is_device_memory() {
             return;
         }
-        self.device(live.device).given = at.offset;
+        self.devices.of(live.device).given = at.offset;
         // A cache may get some pages of a segment before the next one is refused: that is no success.
         if !self.is_cache(at.thread) {
             self.served(at, live.device);
@@ -403,7 +386,7 @@ impl Observer for OomObserver {
             self.makes_blocks.resize(thread + 1, false);
         }
         self.makes_blocks[thread] = true;
-        let device = self.device(live.device);
+        let device = self.devices.of(live.device);
         (device.given, device.block) = (at.offset, at.offset);
         self.served(at, live.device);
     }

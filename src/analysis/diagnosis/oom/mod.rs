@@ -7,12 +7,11 @@
 //!
 //! [`list`] finds the failures in one pass. [`examine`] reads the state at each of them.
 //! [`PostMortem::find_remedy`] replays the requests up to one of them under other settings.
-//! [`explain`] names the holders, and the lines that grew before.
+//! [`explain`] names the holders.
 
 mod advice;
 mod at_step;
 mod explain;
-mod grew;
 mod list;
 mod remedy;
 mod sum;
@@ -20,19 +19,20 @@ mod swallowed;
 #[cfg(test)]
 mod tests;
 
-pub use advice::{Advice, advice};
+pub use advice::{Advice, Change, advice};
 pub use at_step::AtStep;
-pub use explain::{CacheAtOom, Explained, explain};
-pub use grew::Grown;
-pub use list::{Neighbour, Oom, OomObserver, OomsFound, RefusalCounts};
+pub use explain::{Explained, explain};
+pub use list::{Neighbour, Oom, OomObserver, OomsFound};
 pub use remedy::{Remedy, Tried};
-pub use sum::{UsedPart, UsedSum};
+pub use sum::{Used, UsedPart, UsedSum};
 pub use swallowed::{NotReported, Swallowed};
 
+use serde::Serialize;
 pub use vramtrace_format::oom::Cause;
 use vramtrace_format::oom::{self, Figures, OtherLimit};
 use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
+use crate::analysis::frag::is_small;
 use crate::analysis::{Holdings, Level};
 use crate::replay::{DeviceState, SegmentAt, State, Until, Visitor};
 use crate::trace::{Definitions, Trace};
@@ -44,18 +44,9 @@ pub struct PostMortem {
     pub cause: Cause,
     /// The figures from which the cause follows.
     pub figures: Figures,
-    /// Allocated bytes of PyTorch's cache; PyTorch's own figure where the trace has no blocks.
-    pub allocated: u64,
-    /// Reserved bytes of PyTorch's cache, likewise.
-    pub reserved: u64,
-    /// Bytes in segments that are in no block.
-    pub free: u64,
-    /// The longest range of them.
-    pub largest_hole: u64,
-    /// Number of segments that contain a block and free bytes.
-    pub pinned: u64,
-    /// Bytes of the segments without a block.
-    pub releasable: u64,
+    pub cache: CacheAtOom,
+    /// Free ranges in the segments of PyTorch's cache that have a block, bytes, each with whether it is in the pool of small blocks.
+    pub holes: Vec<(bool, u64)>,
     pub held: Holdings,
     /// The device's sums at that moment.
     pub device: DeviceState,
@@ -70,6 +61,26 @@ pub struct PostMortem {
     /// Total memory of the card; `None`: not in the trace.
     pub card_bytes: Option<u64>,
     pub remedy: Option<Remedy>,
+}
+
+/// PyTorch's cache at a failure; allocated and reserved are PyTorch's own figures where the trace has no blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CacheAtOom {
+    pub allocated_bytes: u64,
+    pub reserved_bytes: u64,
+    /// In segments, and in no block.
+    pub free_bytes: u64,
+    /// The longest range of them.
+    pub largest_hole_bytes: u64,
+    pub fits_in_one_piece: bool,
+    /// Of the segments without a block.
+    pub releasable_bytes: u64,
+    /// In pieces that are smaller than the pool's usual request.
+    pub unusable_bytes: u64,
+    pub segments: u64,
+    /// With a block and free bytes.
+    pub segments_pinned: u64,
 }
 
 /// The most blocks that are replayed for a remedy: with more, the answer would take too long.
@@ -176,17 +187,18 @@ impl Visitor for PostMortems<'_> {
 }
 
 fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem {
-    let all = state.segments();
     // Between samples there are other blocks.
     let sampled = definitions.samples_blocks();
-    let is_known = |it: &&SegmentAt| it.device == oom.device && !sampled;
-    let here: Vec<&SegmentAt> = all.iter().filter(is_known).collect();
+    let all = state.segments();
+    let is_here = |it: &&SegmentAt| it.device == oom.device && !sampled;
+    let here: Vec<&SegmentAt> = all.iter().filter(is_here).collect();
     let sum = |bytes: &dyn Fn(&SegmentAt) -> u64| {
         here.iter().map(|segment| bytes(segment)).fold(0, u64::saturating_add)
     };
+    let pinned = || here.iter().filter(|segment| !segment.blocks.is_empty());
     let largest_hole = here.iter().map(|segment| segment.largest_hole()).max().unwrap_or(0);
-    let pinned = here.iter().filter(|it| !it.blocks.is_empty() && it.free() > 0).count() as u64;
     let releasable = sum(&|segment| if segment.blocks.is_empty() { segment.bytes } else { 0 });
+    let holes = pinned().flat_map(|it| it.holes().map(|(_, bytes)| (is_small(it), bytes)));
     let imported = definitions.imported_from().is_some();
     let of_cache = oom.level == Level::Tensor;
     // No call is missing, and none was refused.
@@ -214,17 +226,24 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         None => known_figures(&oom, own_limit, free, (!sampled).then_some(largest_hole)),
     };
     let figures = figures.with_other_limit(OtherLimit::of(|name| definitions.setting(name)));
+    let at_oom = CacheAtOom {
+        allocated_bytes: allocated,
+        reserved_bytes: reserved,
+        free_bytes: free,
+        largest_hole_bytes: largest_hole,
+        fits_in_one_piece: free >= oom.size,
+        releasable_bytes: releasable,
+        unusable_bytes: 0,
+        segments: here.len() as u64,
+        segments_pinned: pinned().filter(|segment| segment.free() > 0).count() as u64,
+    };
     let card = definitions.device(oom.device);
     PostMortem {
         oom,
         cause: figures.cause(),
         figures,
-        allocated,
-        reserved,
-        free,
-        largest_hole,
-        pinned,
-        releasable,
+        cache: at_oom,
+        holes: holes.collect(),
         held,
         imported,
         own_limit,

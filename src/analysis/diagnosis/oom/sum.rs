@@ -1,20 +1,21 @@
 //! The used memory of a device by purpose. The parts add up to the byte.
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use vramtrace_format::{Cause, Kind, RefusedBy};
 
 use super::Oom;
 use crate::replay::DeviceState;
 
 /// The purpose of a part of the sum.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "&'static str")]
 pub enum UsedPart {
     /// Blocks of PyTorch's cache.
     Tensors,
     /// The free part of its segments.
     TorchCache,
-    /// Driver memory that this library requested. `None`: not known from the stacks.
-    Library(Option<String>),
+    /// Driver memory that a library requested.
+    Library,
     /// Unused parts of pages, and reserves of pools and graphs.
     Rounding,
     /// Contexts.
@@ -30,28 +31,35 @@ pub enum UsedPart {
     Counted,
 }
 
-impl UsedPart {
+impl From<UsedPart> for &'static str {
     /// The name in JSON.
-    pub fn name(&self) -> &'static str {
-        match self {
+    fn from(part: UsedPart) -> &'static str {
+        match part {
             UsedPart::Tensors => "tensors",
             UsedPart::TorchCache => "torch_cache",
-            UsedPart::Library(_) => "library",
+            UsedPart::Library => "library",
             UsedPart::Rounding => "rounding",
             UsedPart::Context => "context",
             UsedPart::Limits => "limits",
-            UsedPart::Driver(Cause::Modules) => "modules",
-            UsedPart::Driver(Cause::LocalMemory) => "local_memory",
-            UsedPart::Driver(Cause::Heap) => "heap",
-            UsedPart::Driver(Cause::Streams) => "streams",
-            UsedPart::Driver(Cause::Graphs) => "graphs",
-            UsedPart::Driver(Cause::Sharing) => "sharing",
             UsedPart::Driver(Cause::Context) => "context_later",
             UsedPart::Driver(Cause::Other) => "driver_other",
+            UsedPart::Driver(cause) => cause.name(),
             UsedPart::Unattributed => "unattributed",
             UsedPart::Counted => "counted",
         }
     }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Used {
+    /// `tensors`, `torch_cache`, `library`, `rounding`, `context`, `limits`, `unattributed`, ...
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub what: UsedPart,
+    /// May be negative: `rounding`, `unattributed`.
+    pub bytes: i64,
+    /// Null: not known from the stacks, or another part.
+    pub library: Option<String>,
 }
 
 /// One device at one moment: the memory that nvidia-smi shows for the process, and managed memory.
@@ -61,35 +69,14 @@ pub struct UsedSum {
     /// Bytes that the process had in use: the sum of the parts.
     #[serde(rename = "used_bytes")]
     pub bytes: u64,
-    #[serde(rename = "used", serialize_with = "part_facts")]
-    #[cfg_attr(test, schemars(with = "Vec<PartFacts>"))]
-    pub parts: Vec<(UsedPart, i64)>,
+    #[serde(rename = "used")]
+    pub parts: Vec<Used>,
     /// Managed memory: included in the sum, but not in the figure of nvidia-smi.
     #[serde(rename = "managed_bytes")]
     pub managed: u64,
     /// NVML had a figure: the sum includes what only NVML shows.
     #[serde(skip)]
     pub knows_process: bool,
-}
-
-#[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct PartFacts<'p> {
-    /// `tensors`, `torch_cache`, `library`, `rounding`, `context`, `limits`, `unattributed`, ...
-    what: &'static str,
-    /// May be negative: `rounding`, `unattributed`.
-    bytes: i64,
-    library: Option<&'p str>,
-}
-
-fn part_facts<S: Serializer>(parts: &[(UsedPart, i64)], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(parts.iter().map(|(part, bytes)| {
-        let library = match part {
-            UsedPart::Library(name) => name.as_deref(),
-            _ => None,
-        };
-        PartFacts { what: part.name(), bytes: *bytes, library }
-    }))
 }
 
 /// The largest part: a damaged file may hold any number, and the sum of all parts must not overflow.
@@ -102,14 +89,20 @@ impl UsedSum {
         let cache = &device.cache;
         // No sum of driver memory includes blocks whose memory was not recorded, or is unmapped.
         let tensors = cache.resident().saturating_sub(cache.outside);
+        let part = |what, bytes| Used { what, bytes, library: None };
+        let in_no_block = cache.reserved_resident().saturating_sub(tensors);
         let mut parts = vec![
-            (UsedPart::Tensors, number(tensors)),
-            (UsedPart::TorchCache, number(cache.reserved_resident().saturating_sub(tensors))),
+            part(UsedPart::Tensors, number(tensors)),
+            part(UsedPart::TorchCache, number(in_no_block)),
         ];
-        parts.extend(libraries.into_iter().map(|(name, it)| (UsedPart::Library(name), number(it))));
+        parts.extend(
+            libraries
+                .into_iter()
+                .map(|(library, bytes)| Used { library, ..part(UsedPart::Library, number(bytes)) }),
+        );
         let named = sum(&parts);
-        parts.push((UsedPart::Rounding, number(device.live_bytes).saturating_sub(named)));
-        parts.push((UsedPart::Context, number(device.context_bytes)));
+        parts.push(part(UsedPart::Rounding, number(device.live_bytes).saturating_sub(named)));
+        parts.push(part(UsedPart::Context, number(device.context_bytes)));
         let measured = device.sample.and_then(|at| at.unattributed());
         let beyond = measured.unwrap_or(0).clamp(-(MOST as i64), MOST as i64);
         // Each was measured at another time. Their sum must not exceed what NVML shows now.
@@ -117,15 +110,15 @@ impl UsedSum {
         for (what, bytes) in named_by_the_driver(device) {
             let bytes = number(bytes).min(left);
             left -= bytes;
-            parts.push((what, bytes));
+            parts.push(part(what, bytes));
         }
-        parts.push((UsedPart::Unattributed, if beyond < 0 { beyond } else { left }));
+        parts.push(part(UsedPart::Unattributed, if beyond < 0 { beyond } else { left }));
         let counted = oom.refusal.map(|at| at.refused).filter(|it| it.by == RefusedBy::Cap);
         // What the cap counted beyond the parts is a separate part.
         let least = counted.map_or(0, |refused| number(refused.counted));
         let beside = least.saturating_sub(sum(&parts)).max(0);
-        parts.push((UsedPart::Counted, beside));
-        parts.retain(|(_, bytes)| *bytes != 0);
+        parts.push(part(UsedPart::Counted, beside));
+        parts.retain(|part| part.bytes != 0);
         UsedSum {
             bytes: sum(&parts).max(0) as u64,
             managed: device.kind(Kind::Managed).live_bytes,
@@ -143,6 +136,6 @@ fn named_by_the_driver(device: &DeviceState) -> Vec<(UsedPart, u64)> {
     causes.chain([(UsedPart::Limits, device.limit_bytes.saturating_sub(by_cause))]).collect()
 }
 
-fn sum(parts: &[(UsedPart, i64)]) -> i64 {
-    parts.iter().map(|(_, bytes)| *bytes).fold(0, i64::saturating_add)
+fn sum(parts: &[Used]) -> i64 {
+    parts.iter().map(|part| part.bytes).fold(0, i64::saturating_add)
 }

@@ -33,12 +33,6 @@ pub(super) fn caveats(recorded: &Recorded, settings: &[Setting]) -> Vec<String> 
             );
         }
     }
-    if recorded.unknown_requests > 0 {
-        caveats.push(format!(
-            "the request of {} is not known: the size is replayed instead",
-            several(recorded.unknown_requests, "block")
-        ));
-    }
     if recorded.in_force.conf.is_none() {
         caveats.push(format!(
             "the setting in force, \"{}\", cannot be replayed",
@@ -73,28 +67,11 @@ pub(super) fn caveats(recorded: &Recorded, settings: &[Setting]) -> Vec<String> 
             several(recorded.streams as u64, "stream")
         ));
     }
-    if recorded.out_of_memory.survived > 0 {
+    if recorded.survived > 0 {
         caveats.push(format!(
             "the run went on after {} that got nothing: they are not replayed",
-            several(recorded.out_of_memory.survived, "request")
+            several(recorded.survived, "request")
         ));
-    }
-    if recorded.emptied > 0 {
-        caveats.push(format!(
-            "the program emptied the cache {} (torch.cuda.empty_cache): so does the replay",
-            several(recorded.emptied, "time")
-        ));
-    }
-    let idle_garbage = |setting: &Setting| {
-        setting.conf.garbage_collection_threshold > 0.0
-            && setting.conf.per_process_memory_fraction.is_none()
-    };
-    if settings.iter().any(idle_garbage) {
-        caveats.push(
-            "garbage_collection_threshold does nothing without a memory fraction \
-             (torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction)"
-                .into(),
-        );
     }
     caveats
 }

@@ -7,6 +7,7 @@ use vramtrace_format::{
 
 use super::*;
 use crate::allocator::{Conf, Request, replay};
+use crate::replay::Until;
 use crate::testing::TraceBuilder;
 use crate::trace::Trace;
 
@@ -198,7 +199,7 @@ fn a_block_with_free_memory_behind_it_was_split_off() {
     t.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
     let (definitions, _) = trace.definitions();
-    let all = Recorded::with_sources(&trace, &definitions);
+    let all = Recorded::read(&trace, &definitions, Until::End, true);
     let split: Vec<bool> = all[0].sources.iter().map(|source| source.split).collect();
     assert_eq!(split, [true, true, false, false, true]);
 }

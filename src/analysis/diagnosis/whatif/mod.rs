@@ -4,20 +4,17 @@
 //! and capacity, and ranks the results.
 
 mod caveats;
-mod compatible;
-mod driver_pool;
 mod lanes;
-mod no_blocks;
+mod obstacles;
 mod predict;
 mod recorded;
-mod sharing;
 
-pub use no_blocks::{NOT_OF_SAMPLES, why_no_blocks};
+pub use obstacles::{NOT_OF_SAMPLES, why_no_blocks};
 pub use predict::{
     AtCapacity, Capacity, FailedRequest, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting,
     capacities_of, predict,
 };
-pub use recorded::{InForce, Recorded, RecordedOoms, Source};
+pub use recorded::{InForce, Recorded, Source};
 
 #[cfg(test)]
 mod lane_tests;

@@ -38,18 +38,6 @@ pub enum Origin {
     Reserved,
 }
 
-impl Origin {
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Origin::Asked => "asked",
-            Origin::Cap => "cap",
-            Origin::Card => "card",
-            Origin::Reserved => "reserved",
-        }
-    }
-}
-
 /// A capacity in bytes, for PyTorch's cache and all other memory of the device in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
@@ -95,8 +83,7 @@ pub struct Setting {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtCapacity {
     pub capacity_bytes: u64,
-    /// `asked`, `cap` or `card`.
-    pub origin: &'static str,
+    pub origin: Origin,
     pub fits: bool,
     /// It fits by less than what uses by other streams may need, which the trace does not show.
     pub too_close: bool,
@@ -114,7 +101,7 @@ impl AtCapacity {
         let Capacity { bytes, origin } = capacity;
         AtCapacity {
             capacity_bytes: bytes,
-            origin: origin.name(),
+            origin,
             fits: outcome.fits(),
             too_close: false,
             peak_reserved_bytes: outcome.peak_reserved,
@@ -257,7 +244,7 @@ pub fn predict(
     for at in settings.iter_mut().flat_map(|setting| &mut setting.at) {
         at.too_close = at.spare_bytes.is_some_and(|spare| spare < unseen);
     }
-    let last = recorded.out_of_memory.last;
+    let last = recorded.out_of_memory;
     Prediction {
         ordinal: recorded.device,
         pid: recorded.pid,

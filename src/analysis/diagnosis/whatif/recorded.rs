@@ -8,10 +8,8 @@ use vramtrace_format::{
     ThreadId,
 };
 
-use super::compatible::{self, Obstacles};
-use super::driver_pool;
 use super::lanes::{Lane, Lanes};
-use super::sharing;
+use super::obstacles::{self, Obstacles};
 use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
 use crate::replay::{
     AllocCause, Asleep, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping,
@@ -36,10 +34,11 @@ pub struct Recorded {
     pub peak_allocated: u64,
     /// Begin of the history, with existing segments, ns since the start. `None`: no events are missing.
     pub from_ns: Option<u64>,
-    pub out_of_memory: RecordedOoms,
+    /// The last request that the cache could not serve, if nothing was allocated after it: it ends the log.
+    pub out_of_memory: Option<CacheOomAt>,
+    /// Number of those after which the run went on: they are not in the log.
+    pub survived: u64,
     pub obstacles: Obstacles,
-    /// Times that segments were released without a refusal before: calls of torch.cuda.empty_cache().
-    pub emptied: u64,
     /// The trace has the requested sizes, not only the sizes of the blocks.
     pub knows_requests: bool,
     /// Blocks for which it does not have it all the same. The log has their size.
@@ -101,15 +100,6 @@ impl InForce {
     }
 }
 
-/// Requests that the cache could not serve.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RecordedOoms {
-    /// The last one, if nothing was allocated after it: it ends the log.
-    pub last: Option<CacheOomAt>,
-    /// Number of those after which the run went on: they are not in the log.
-    pub survived: u64,
-}
-
 impl Recorded {
     /// The requests of each device with blocks. Reads the trace once. Memory is bounded by the live set, plus
     /// about three bytes for each event of a block.
@@ -117,52 +107,8 @@ impl Recorded {
         Recorded::read(trace, definitions, Until::End, false)
     }
 
-    /// What the trace has of a device beside its requests.
-    pub(super) fn with_log(
-        trace: &Trace,
-        definitions: &Definitions,
-        (id, device): (DeviceId, &DeviceState),
-        log: Log,
-    ) -> Recorded {
-        let header = trace.header();
-        let torch = torch_version(definitions, header);
-        let torch = torch.as_deref().and_then(TorchVersion::parse);
-        let known = |bytes: Option<u64>| bytes.filter(|bytes| *bytes > 0);
-        Recorded {
-            pid: header.pid,
-            rank: header.rank,
-            device: id,
-            log,
-            sources: Vec::new(),
-            in_force: InForce::of(definitions),
-            peak_reserved: device.cache.peak_reserved.bytes,
-            peak_allocated: device.cache.peak_allocated.bytes,
-            from_ns: None,
-            out_of_memory: RecordedOoms::default(),
-            obstacles: Obstacles { torch, ..Obstacles::default() },
-            emptied: 0,
-            knows_requests: true,
-            unknown_requests: 0,
-            knows_streams: true,
-            streams: 0,
-            knows_uses: false,
-            cap_bytes: known(device.cap_bytes),
-            card_bytes: known(definitions.device(id).map(|device| device.total_bytes)),
-            others_bytes: device.sample.and_then(|at| held_by_others(&at.sample)),
-        }
-    }
-
-    /// The same, with [`Recorded::sources`].
-    pub fn with_sources(trace: &Trace, definitions: &Definitions) -> Vec<Recorded> {
-        Recorded::read(trace, definitions, Until::End, true)
-    }
-
-    /// The requests up to a place in the trace.
-    pub fn until(trace: &Trace, definitions: &Definitions, until: Until) -> Vec<Recorded> {
-        Recorded::read(trace, definitions, until, false)
-    }
-
-    fn read(
+    /// The requests up to a place in the trace. `wants_sources`: with [`Recorded::sources`].
+    pub fn read(
         trace: &Trace,
         definitions: &Definitions,
         until: Until,
@@ -174,34 +120,10 @@ impl Recorded {
             alone: definitions.setting(IMPORT).is_some(),
             wants_sources,
             devices: BTreeMap::new(),
-            streams: Streams::default(),
+            streams: Vec::new(),
         };
         let reading = trace.replay_until(definitions, until, &mut observer, &mut |_, _| {});
-        let all = observer.finish(&reading.state, trace);
-        // Where the allocations come from is asked for by what follows blocks alone.
-        if all.is_empty() && !wants_sources && driver_pool::is_in_force(definitions) {
-            return driver_pool::read(trace, definitions, until);
-        }
-        all
-    }
-}
-
-/// Raw handles of streams, by the number that they have in a log.
-#[derive(Debug, Default)]
-pub(super) struct Streams(Vec<u64>);
-
-impl Streams {
-    pub(super) fn number(&mut self, definitions: &Definitions, live: &Live) -> u32 {
-        let stream = definitions.site(live.site).map_or(0, |site| site.stream);
-        let known = self.0.iter().position(|known| *known == stream);
-        known.unwrap_or_else(|| {
-            self.0.push(stream);
-            self.0.len() - 1
-        }) as u32
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+        observer.finish(&reading.state, trace)
     }
 }
 
@@ -227,7 +149,6 @@ struct Builder {
     /// Segments were released since the last event of a block; a request was refused before that.
     released: bool,
     refused: bool,
-    emptied: u64,
     /// A request that the cache could not serve, with the requests since. These are added to the log when it
     /// is known that the run went on.
     oom: Option<(CacheOomAt, Vec<Asked>)>,
@@ -286,7 +207,6 @@ impl Builder {
     fn note_release(&mut self, collects_garbage: bool) {
         if self.released && !self.refused && !collects_garbage {
             self.log.empty_cache();
-            self.emptied += 1;
         }
         (self.released, self.refused) = (false, false);
     }
@@ -299,7 +219,8 @@ struct RequestObserver<'d> {
     alone: bool,
     wants_sources: bool,
     devices: BTreeMap<DeviceId, Builder>,
-    streams: Streams,
+    /// Raw handles of streams, by the number that they have in a log.
+    streams: Vec<u64>,
 }
 
 impl RequestObserver<'_> {
@@ -310,7 +231,13 @@ impl RequestObserver<'_> {
 
     /// Stream and private pool of a block; zero where the trace does not tell.
     fn lane(&mut self, live: &Live) -> Lane {
-        (self.streams.number(self.definitions, live), live.pool.0)
+        let stream = self.definitions.site(live.site).map_or(0, |site| site.stream);
+        let known = self.streams.iter().position(|known| *known == stream);
+        let number = known.unwrap_or_else(|| {
+            self.streams.push(stream);
+            self.streams.len() - 1
+        });
+        (number as u32, live.pool.0)
     }
 
     /// A new event of a block of this device.
@@ -353,7 +280,8 @@ impl RequestObserver<'_> {
             .map(|(id, _)| *id)
             .collect();
         let stacks = self.devices.values().flat_map(|builder| builder.shared.iter().copied());
-        let symbols = Symbols::of(self.definitions, trace.header(), stacks);
+        let header = trace.header();
+        let symbols = Symbols::of(self.definitions, header, stacks);
         let mut all = Vec::new();
         for id in used {
             let mut builder = self.devices.remove(&id).unwrap_or_default();
@@ -362,31 +290,42 @@ impl RequestObserver<'_> {
             if let Some(oom) = last {
                 builder.log.refused(oom.size);
             }
-            let by = |stack: &StackId| sharing::by_others(&symbols, trace.header(), *stack);
+            let by = |stack: &StackId| obstacles::shared_by(&symbols, header, *stack);
             let shared: Vec<Option<String>> = builder.shared.iter().map(by).collect();
-            let known =
-                Recorded::with_log(trace, self.definitions, (id, &state.devices[&id]), builder.log);
-            let has = |setting| self.definitions.setting(setting).is_some();
+            let device = &state.devices[&id];
+            let in_force = InForce::of(self.definitions);
+            let torch = torch_version(self.definitions, header);
             let mut obstacles = Obstacles {
-                bypassed: compatible::bypassed(self.definitions),
+                torch: torch.as_deref().and_then(TorchVersion::parse),
+                bypassed: obstacles::bypassed(self.definitions),
                 shared_by_torch: shared.contains(&None),
                 shared_by: shared.into_iter().flatten().collect(),
-                mapped_by_others: builder.mapped && !known.in_force.is_expandable(),
-                ..known.obstacles
+                mapped_by_others: builder.mapped && !in_force.is_expandable(),
             };
             obstacles.shared_by.dedup();
+            let has = |setting| self.definitions.setting(setting).is_some();
+            let known = |bytes: Option<u64>| bytes.filter(|bytes| *bytes > 0);
             all.push(Recorded {
+                pid: header.pid,
+                rank: header.rank,
+                device: id,
+                log: builder.log,
                 sources: builder.sources.unwrap_or_default(),
+                in_force,
+                peak_reserved: device.cache.peak_reserved.bytes,
+                peak_allocated: device.cache.peak_allocated.bytes,
                 from_ns: builder.from_ns,
-                out_of_memory: RecordedOoms { last, survived: builder.survived },
+                out_of_memory: last,
+                survived: builder.survived,
                 obstacles,
-                emptied: builder.emptied,
                 knows_requests: builder.knows_requests || has(BLOCK_REQUESTS),
                 unknown_requests: builder.unknown_requests,
                 knows_streams: builder.knows_streams || has(BLOCK_STREAMS),
                 streams: builder.lanes.streams(),
                 knows_uses: self.alone,
-                ..known
+                cap_bytes: known(device.cap_bytes),
+                card_bytes: known(self.definitions.device(id).map(|device| device.total_bytes)),
+                others_bytes: device.sample.and_then(|at| held_by_others(&at.sample)),
             });
         }
         all
@@ -394,7 +333,7 @@ impl RequestObserver<'_> {
 }
 
 /// Bytes of the device outside of the cache: contexts, kernels, allocations of other libraries.
-pub(super) fn outside(state: &DeviceState) -> u64 {
+fn outside(state: &DeviceState) -> u64 {
     let unattributed = state.sample.and_then(|at| at.unattributed()).unwrap_or(0).max(0) as u64;
     let managed = state.kind(Kind::Managed).live_bytes;
     state

@@ -132,11 +132,10 @@ fn an_emptied_cache_is_distinguished_from_a_retry() {
         Request::Free { slot: 0 },
     ];
     assert_eq!(requests(&log), expected);
-    assert_eq!(log.emptied, 2);
     // Where garbage is collected, segments go back for that, too.
     let value = "garbage_collection_threshold:0.6".into();
     t.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value });
-    assert_eq!(recorded(&t).emptied, 0);
+    assert!(!requests(&recorded(&t)).contains(&Request::EmptyCache));
 }
 
 #[test]
@@ -178,8 +177,8 @@ fn a_run_that_ended_out_of_memory_ends_with_the_request_that_failed() {
     let recorded = recorded(&t);
     let expected = [alloc(100 * MIB, 0), alloc(20 * MIB, 1), alloc(60 * MIB, 2)];
     assert_eq!(requests(&recorded), expected, "frees after the end are not before it");
-    assert_eq!(recorded.out_of_memory.last.unwrap().size, 60 * MIB);
-    assert_eq!(recorded.out_of_memory.survived, 1);
+    assert_eq!(recorded.out_of_memory.unwrap().size, 60 * MIB);
+    assert_eq!(recorded.survived, 1);
     let at = |mib: u64| predicted(&recorded, &["default"], &[mib * MIB]).settings[0].at[0].clone();
     assert!(!at(170).fits && !at(170).for_others && at(180).fits);
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, SummaryMoment};
 
 use crate::analysis::leaks::{Leak, Leaks, UnusedRule};
-use crate::analysis::oom::{Advice, PostMortem, advice};
+use crate::analysis::oom::{Change, PostMortem, advice};
 use crate::analysis::ranks::{
     Card, DeviceFigures, Imbalance, ProcessFigures, Source, cards, failed, held_at, imbalance,
 };
@@ -192,11 +192,8 @@ fn oom_record(process: &Process, fatal: &PostMortem) -> OomRecord {
 
 fn advice_record(fatal: &PostMortem) -> Option<AdviceRecord> {
     let best = advice(fatal).into_iter().next()?;
-    let conf = match &best {
-        Advice::Setting { conf, .. } => Some(conf.clone()),
-        _ => None,
-    };
-    Some(AdviceRecord { what: best.name(), conf, text: oom::advice(&best) })
+    let text = oom::advice(&best);
+    Some(AdviceRecord { what: best.what, conf: best.conf, text })
 }
 
 /// The leaks of a process, each with whether the run fails by it.
@@ -427,7 +424,8 @@ pub struct JudgedLeak {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AdviceRecord {
     /// As in `vramtrace oom --json`: `setting`, `cap`, `card`, `smaller_request`, ...
-    pub what: &'static str,
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub what: Change,
     /// A PYTORCH_CUDA_ALLOC_CONF under which the replayed run fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<String>,

@@ -7,8 +7,7 @@ use super::summary::{labelled, title, titled};
 use super::wording;
 use crate::analysis::oom::Explained;
 use crate::analysis::{Holder, Level, with_cause};
-use crate::report::wording::age;
-use crate::units::{clean, estimate, seconds, several, size};
+use crate::units::{clean, estimate, seconds, several};
 
 /// What a post-mortem contains.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +53,6 @@ pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
         ("used", PLAIN, &[wording::sum(&it.sum)]),
         ("why", PLAIN, &[wording::why(one)]),
         ("holds", PLAIN, &holder_lines(&it.holders)),
-        ("grew", PLAIN, growth_line(it).as_slice()),
         ("step", PLAIN, it.step.map(wording::step).as_slice()),
         ("before", PLAIN, &before),
         ("try", BOLD, &advice[..advised]),
@@ -99,19 +97,6 @@ fn holder_lines(holders: &[Holder]) -> Vec<String> {
         format!("{bytes}  {place}{library}   {pieces}")
     };
     named().map(line).collect()
-}
-
-/// The line of code whose memory grew most before the request, and by how much in which time.
-fn growth_line(it: &Explained) -> Option<String> {
-    let most = it.grew.first()?;
-    let since = it.one.oom.time_ns.saturating_sub(it.grew_from_ns?);
-    let place = with_cause(most.driver_memory, place_or_why(&most.stack));
-    let others = match it.grew.len() - 1 {
-        0 => String::new(),
-        n => format!(", and {}", several(n as u64, "more line")),
-    };
-    let (ago, bytes) = (age(since), size(most.bytes));
-    Some(format!("{bytes} in {ago}: {place}{others}"))
 }
 
 /// Commands that show more about this failure.

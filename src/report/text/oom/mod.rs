@@ -13,4 +13,4 @@ pub use list::{none, none_of, others, swallowed};
 pub(in crate::report) use summary::{TITLE, fatal, fatal_of, of_page};
 pub(in crate::report::text) use summary::{labelled, next};
 pub(super) use wording::limit;
-pub(in crate::report) use wording::{advice, why};
+pub(in crate::report) use wording::{advice, fits, why};

@@ -4,7 +4,9 @@ use vramtrace_format::RefusedBy;
 
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
-use crate::analysis::oom::{Advice, AtStep, Cause, Neighbour, PostMortem, UsedPart, UsedSum};
+use crate::analysis::oom::{
+    Advice, AtStep, Cause, Change, Neighbour, PostMortem, Used, UsedPart, UsedSum,
+};
 use crate::facts::ProcessId;
 use crate::replay::DeviceState;
 use crate::report::oom::fits_in_words;
@@ -40,7 +42,7 @@ pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
     let limit = match refused {
         None if one.own_limit => {
-            let least = size(one.reserved.saturating_add(one.oom.size));
+            let least = size(one.cache.reserved_bytes.saturating_add(one.oom.size));
             format!("below {least} by PyTorch's own memory fraction: no call was refused")
         }
         None if one.is_imported_from_full_card() => "the card".to_string(),
@@ -102,7 +104,11 @@ fn neighbours(one: &PostMortem) -> Option<String> {
 fn holes(one: &PostMortem) -> String {
     match one.figures.largest_hole {
         Some(hole) => {
-            format!("in {}, largest hole {}", several(one.pinned, "pinned segment"), size(hole))
+            format!(
+                "in {}, largest hole {}",
+                several(one.cache.segments_pinned, "pinned segment"),
+                size(hole)
+            )
         }
         None => "in pieces".to_string(),
     }
@@ -140,29 +146,28 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     if one.oom.level == Level::Tensor {
         out.push_str(&format!(
             "; {} in tensors, {} free in PyTorch's cache",
-            size(one.allocated),
-            size(one.free)
+            size(one.cache.allocated_bytes),
+            size(one.cache.free_bytes)
         ));
-        if one.largest_hole >= one.oom.size {
+        if one.cache.largest_hole_bytes >= one.oom.size {
             out.push_str(&format!(
                 " (a hole of {} would do, but it is another stream's or pool's)",
-                size(one.largest_hole)
+                size(one.cache.largest_hole_bytes)
             ));
         }
-    } else if one.releasable > 0 {
-        let kept = size(one.releasable);
+    } else if one.cache.releasable_bytes > 0 {
+        let kept = size(one.cache.releasable_bytes);
         out.push_str(&format!("; PyTorch's cache keeps {kept} that no tensor uses"));
     }
     out
 }
 
 /// The name of a part of the sum, in a few words.
-fn part(what: &UsedPart) -> String {
-    match what {
+fn part(part: &Used) -> String {
+    match part.what {
         UsedPart::Tensors => "tensors".into(),
         UsedPart::TorchCache => "torch cache".into(),
-        UsedPart::Library(Some(name)) => clean(name),
-        UsedPart::Library(None) => "other allocations".into(),
+        UsedPart::Library => part.library.as_deref().map_or("other allocations".into(), clean),
         UsedPart::Rounding => "pages and pools".into(),
         UsedPart::Context => "context".into(),
         UsedPart::Limits => "local memory and heaps".into(),
@@ -174,7 +179,7 @@ fn part(what: &UsedPart) -> String {
 
 /// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`. The printed figures add up exactly.
 pub(super) fn sum(sum: &UsedSum) -> String {
-    let parts: Vec<_> = sum.parts.iter().map(|(what, bytes)| (part(what), *bytes)).collect();
+    let parts: Vec<_> = sum.parts.iter().map(|one| (part(one), one.bytes)).collect();
     let parts: Vec<_> = parts.iter().map(|(what, bytes)| (what.as_ref(), *bytes)).collect();
     let (total, parts) = on_one_line(&parts);
     format!("{total} = {parts}")
@@ -182,29 +187,33 @@ pub(super) fn sum(sum: &UsedSum) -> String {
 
 /// One piece of advice as text.
 pub(in crate::report) fn advice(advice: &Advice) -> String {
-    match advice {
-        Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
-        Advice::Setting { conf, spare, origin } => {
-            format!(
-                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {}, {} to spare)",
-                quoted(conf),
-                fits_in_words(*origin),
-                size(*spare)
-            )
+    let bytes = advice.bytes.unwrap_or(0);
+    match advice.what {
+        Change::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
+        Change::Setting => format!(
+            "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it {})",
+            quoted(advice.conf.as_deref().unwrap_or_default()),
+            fits(advice)
+        ),
+        Change::Cap => format!("a cap of {}", units::enough(bytes)),
+        Change::MemoryFraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
+        Change::Card => format!("{} of the card for this process", size(bytes)),
+        Change::EmptyCache => {
+            format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(bytes))
         }
-        Advice::Cap { bytes } => format!("a cap of {}", units::enough(*bytes)),
-        Advice::Fraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
-        Advice::Card { bytes } => format!("{} of the card for this process", size(*bytes)),
-        Advice::EmptyCache { bytes } => {
-            format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(*bytes))
+        Change::SmallerRequest => {
+            format!("a smaller request: up to {} would have been served", size(bytes))
         }
-        Advice::Smaller { bytes } => {
-            format!("a smaller request: up to {} would have been served", size(*bytes))
-        }
-        Advice::Others { bytes } => {
-            format!("another card: other processes hold {} of this one", size(*bytes))
+        Change::OtherProcesses => {
+            format!("another card: other processes hold {} of this one", size(bytes))
         }
     }
+}
+
+/// Where the replay of a setting fits: `fits under the same cap, 1.29 GiB to spare`.
+pub(in crate::report) fn fits(advice: &Advice) -> String {
+    let under = advice.under.map_or("", fits_in_words);
+    format!("fits {under}, {} to spare", size(advice.spare_bytes.unwrap_or(0)))
 }
 
 /// Earlier refusals that were absorbed, and repetitions of this request.
