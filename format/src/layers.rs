@@ -155,7 +155,8 @@ const DISPATCH: [(&str, &[&str]); 9] = [
 ];
 
 /// Prefixes of file names of libraries of [`Layer::Plumbing`].
-const PLUMBING: &str = "libcuda.so libcudart libnvidia- libvramtrace libc.so libc-2 libm.so libstdc++ libc++ libgcc_s libpthread libdl.so ld-linux libpython _ctypes libffi [vdso]";
+const PLUMBING: &str = "libcuda.so libcudart libnvidia- libvramtrace libc.so libc-2 libm.so libstdc++ libc++ \
+     libgcc_s libpthread libdl.so ld-linux libpython _ctypes libffi [vdso]";
 
 impl Places {
     /// From the header of the program's trace.

@@ -4,7 +4,8 @@
 pub const MASK: &str = "***";
 
 /// The value of an option or variable is a secret if the last word of its name is one of these.
-const WORDS: &str = "password passwd pwd passphrase secret secrets credential credentials apikey accesskey secretkey token key";
+const WORDS: &str = "password passwd pwd passphrase secret secrets credential credentials apikey accesskey \
+     secretkey token key";
 /// Words that also occur in options with harmless values: `--pad-token '<pad>'`, `--sort-key 2`. Values of digits only,
 /// and values that begin with `<`, are not masked.
 const AMBIGUOUS: [&str; 2] = ["token", "key"];
