@@ -73,7 +73,7 @@ fn training() -> TraceBuilder {
 fn expect(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/report/{name}.txt"));
     for line in text.lines() {
-        assert!(line.chars().count() <= WIDTH, "wider than {WIDTH} columns: {line}");
+        assert!(line.chars().count() <= WIDTH, "wider than {WIDTH} columns: {line}\n{text}");
         assert_eq!(line, line.trim_end(), "trailing spaces");
     }
     if std::env::var_os("BLESS").is_some() {

@@ -94,11 +94,6 @@ fn blocks_lie_in_memory_and_not_in_each_other() {
     t.alloc(2 * MS, Kind::Block, 16 * PAGE, 4 * MIB);
     t.free(3 * MS, Space::Device, 16 * PAGE);
     assert_eq!(only(&t).rule, Rule::Outside);
-    let mut t = TraceBuilder::new();
-    t.alloc(MS, Kind::Device, 16 * PAGE, 20 * MIB);
-    t.alloc(2 * MS, Kind::Block, 16 * PAGE + 18 * MIB, 4 * MIB);
-    t.event(2 * MS, Event::BlockChange { address: 0, change: BlockChange::Reusable });
-    assert_eq!(only(&t).rule, Rule::Segment, "a block that reaches out of its segment");
 }
 
 #[test]

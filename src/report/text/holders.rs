@@ -290,7 +290,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
     let libraries = classifier.holders(holdings, GroupBy::Library);
     let libraries = on(&libraries, id);
     let by_library = ListingOptions { by: GroupBy::Library, ..every };
-    out.push_str(&section(table(&libraries, &format!("by library, {title}"), by_library)));
+    out.push_str(&section(table(&libraries, &title.replace("held", "by library"), by_library)));
     out.push_str(&unused_contexts(process, &classifier, id));
     let names = libraries.iter().filter_map(|holder| holder.library.as_deref());
     let mut hints: Vec<&str> = names.filter_map(pool_hint).collect();

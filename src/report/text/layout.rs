@@ -34,9 +34,11 @@ pub fn line(indent: usize, style: Style, text: &str) -> String {
     format!("{}{}\n", " ".repeat(indent), paint(style, text))
 }
 
-/// A line that says what is wrong or missing: `  ! events are missing`.
+/// Lines that say what is wrong or missing: `  ! events are missing`.
 pub fn caution(style: Style, text: &str) -> String {
-    format!("  {} {}\n", paint(WARN, "!"), paint(style, text))
+    let lines = wrapped(text, WIDTH - "  ! ".len()).into_iter().enumerate();
+    let mark = |at| if at == 0 { format!("  {} ", paint(WARN, "!")) } else { "    ".into() };
+    lines.map(|(at, text)| format!("{}{}\n", mark(at), paint(style, &text))).collect()
 }
 
 /// A table or other lines after an empty line; empty if there are none.

@@ -3,7 +3,9 @@
 
 use super::failed;
 use super::holders::{ListingOptions, merged_table};
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, line, paint, paint_if, section};
+use super::layout::{
+    BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, line, paint, paint_if, section, wrapped,
+};
 use crate::analysis::ranks::{
     self, Card, Imbalance, ProcessEnd, ProcessFigures, cards, holders_of, imbalance, merge,
 };
@@ -37,6 +39,12 @@ pub fn overview(
     out.push_str(&failed::head(processes, &ranks::failed(processes), first, given));
     out.push('\n');
     out.push_str(&table(processes, &odd));
+    for (process, reason) in
+        processes.iter().zip(&odd).filter(|(_, why)| why.is_some()).take(LISTED)
+    {
+        let why = format!("{}: {}", process.name(), reason.as_deref().unwrap_or_default());
+        wrapped(&why, WIDTH - 2).iter().for_each(|text| out.push_str(&line(2, PLAIN, text)));
+    }
     if let Some(spread) = imbalance(processes) {
         out.push_str(&format!("\n  {}\n", spread_words(&spread, processes)));
     }
@@ -71,8 +79,8 @@ fn table(processes: &[ProcessFigures], odd: &[Option<String>]) -> String {
     let mut table = Table::titled(2, "Rrllrrrll", &titles);
     let shown = listed(processes, odd);
     for index in &shown {
-        let reason = odd[*index].as_ref().map(|reason| format!("<-- {reason}"));
-        add_process(&mut table, &processes[*index], reason.unwrap_or_default(), hosts);
+        let mark = odd[*index].as_ref().map(|_| "<-- the odd one out".to_string());
+        add_process(&mut table, &processes[*index], mark.unwrap_or_default(), hosts);
     }
     let rest = match processes.len() - shown.len() {
         0 => return table.render(),
