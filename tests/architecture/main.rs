@@ -17,10 +17,11 @@ const CRATES: [Layout; 4] = [
         library: "vramtrace_format",
         divided: "",
         layers: &[
-            "error scalar",
+            "error scalar physical",
+            "size",
             "atomics block_size cells cgroup holes host_switch ids kind lines memory outspec \
-             proc recordspec sampling secrets shown size stackspec torch_conf uuid",
-            "address_space capspec physical record",
+             proc recordspec sampling secrets shown stackspec torch_conf uuid",
+            "address_space capspec record",
             "header oom pages escape policy summary",
             "layers window",
             "read stack_order write",

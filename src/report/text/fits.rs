@@ -47,10 +47,10 @@ pub fn short(answer: &Answer) -> String {
 pub fn hint(traces: &[Trace]) -> Option<[String; 2]> {
     let recordings = marked_recordings(traces);
     let answer = answer(&recordings, &Question::usual(&recordings)).ok()?;
-    let paths: String =
-        traces.iter().map(|trace| format!(" {}", shell::path(trace.path()))).collect();
+    let mut paths: Vec<_> = traces.iter().map(|trace| shell::path(trace.path())).collect();
+    paths.sort_unstable();
     let answer = format!("{}; --card 24GiB: on another", headline(&answer)?);
-    Some([format!("vramtrace fits{paths}"), answer])
+    Some([format!("vramtrace fits {}", paths.join(" ")), answer])
 }
 
 fn of_recording(recorded: &RecordedRun) -> String {

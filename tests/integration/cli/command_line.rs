@@ -94,7 +94,7 @@ fn completions_and_manual_pages_know_every_command() {
     let scratch = Scratch::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&scratch, &["completions", shell]);
-        for word in ["whatif", "fail-on-leak", "kubernetes"] {
+        for word in ["whatif", "fail-on-leak", "docker"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
         assert!(!script.contains("__man"), "{shell} offers a hidden command");
