@@ -17,9 +17,11 @@ const CRATES: [Layout; 4] = [
         library: "vramtrace_format",
         divided: "",
         layers: &[
-            "error scalar physical",
+            "error scalar",
+            "kind",
+            "physical",
             "size",
-            "atomics block_size cells cgroup holes host_switch ids kind lines memory outspec \
+            "atomics block_size cells cgroup holes host_switch ids lines memory outspec \
              proc recordspec sampling secrets shown stackspec torch_conf uuid",
             "address_space capspec record",
             "header oom pages escape policy summary",
