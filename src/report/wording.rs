@@ -49,14 +49,24 @@ const OFF_LISTED: usize = 3;
 
 /// That samples were recorded, how many, and what that means. `None` where all blocks were.
 pub fn sampling(state: &State) -> Option<String> {
-    let each = match state.sampling?.rate_bytes {
+    let sampling = state.sampling?;
+    let each = match sampling.rate_bytes {
         0 => String::new(),
         rate => format!(", one for each {} of blocks on average", size(rate)),
     };
-    Some(format!(
+    let mut text = format!(
         "samples of PyTorch's blocks were recorded{each}: totals are exact, bytes of its lines are estimates ± their \
          standard error"
-    ))
+    );
+    if sampling.highest_rate_bytes > sampling.least_rate_bytes {
+        let [cost, bound] =
+            [sampling.cost_share, sampling.bound_share].map(|of| f64::from(of) / 1e4);
+        let least = size(sampling.least_rate_bytes);
+        text.push_str(&format!(
+            "; fewer than the one for {least} of the start: the recorder took {cost:.2} % of the time, above {bound} %"
+        ));
+    }
+    Some(text)
 }
 
 /// The times in which the recording was switched off, and what that means.

@@ -6,7 +6,8 @@
 #define FIRST 0x700000000ull
 /* Larger than any allocation of those programs. */
 #define STEP 0x1000000ull
-#define ADDRESSES (1u << 18)
+/* None comes twice: those programs make at most 320,100 allocations. */
+#define ADDRESSES (1u << 19)
 
 static size_t sizes[ADDRESSES];
 static unsigned long long live, peak;

@@ -43,7 +43,7 @@ pub fn overview(
         processes.iter().zip(&odd).filter(|(_, why)| why.is_some()).take(LISTED)
     {
         let why = format!("{}: {}", process.name(), reason.as_deref().unwrap_or_default());
-        wrapped(&why, WIDTH - 2).iter().for_each(|text| out.push_str(&line(2, PLAIN, text)));
+        wrapped(&why, WIDTH - 2).iter().for_each(|text| out.push_str(&line(2, BAD, text)));
     }
     if let Some(spread) = imbalance(processes) {
         out.push_str(&format!("\n  {}\n", spread_words(&spread, processes)));
@@ -74,13 +74,11 @@ fn table(processes: &[ProcessFigures], odd: &[Option<String>]) -> String {
         "live",
         "refused",
         "ended",
-        "",
     ];
-    let mut table = Table::titled(2, "Rrllrrrll", &titles);
+    let mut table = Table::titled(2, "Rrllrrrl", &titles);
     let shown = listed(processes, odd);
     for index in &shown {
-        let mark = odd[*index].as_ref().map(|_| "<-- the odd one out".to_string());
-        add_process(&mut table, &processes[*index], mark.unwrap_or_default(), hosts);
+        add_process(&mut table, &processes[*index], hosts);
     }
     let rest = match processes.len() - shown.len() {
         0 => return table.render(),
@@ -145,7 +143,7 @@ fn card_table(cards: &[Card], processes: &[ProcessFigures]) -> String {
 }
 
 /// Adds a row per device that the process used, or one row if it used none.
-fn add_process(table: &mut Table, process: &ProcessFigures, mark: String, hosts: bool) {
+fn add_process(table: &mut Table, process: &ProcessFigures, hosts: bool) {
     let header = &process.header;
     let end = process.end();
     let style = match end {
@@ -163,20 +161,19 @@ fn add_process(table: &mut Table, process: &ProcessFigures, mark: String, hosts:
         pid,
         if hosts { header.host.clone() } else { String::new() },
         paint(style, end.words()),
-        paint(BAD, &mark),
     ]);
     if process.devices.is_empty() {
-        let [rank, pid, host, ended, mark] = names.take().unwrap_or_default();
+        let [rank, pid, host, ended] = names.take().unwrap_or_default();
         let nothing = || String::new();
         let device = "no GPU memory used".into();
-        table.row([rank, pid, host, device, nothing(), nothing(), nothing(), ended, mark]);
+        table.row([rank, pid, host, device, nothing(), nothing(), nothing(), ended]);
     }
     for (id, device) in &process.devices {
-        let [rank, pid, host, ended, mark] = names.take().unwrap_or_default();
+        let [rank, pid, host, ended] = names.take().unwrap_or_default();
         let name = shorten(&wording::described(device.info.as_ref(), *id), 24);
         let name = if *id == DeviceId::UNKNOWN { name } else { format!("{} {name}", id.0) };
         let refused = paint_if(device.refused(), BAD, count(device.refused()));
         let (peak, live) = (gib(device.peak_bytes), gib(device.live_bytes));
-        table.row([rank, pid, host, name, peak, live, refused, ended, mark]);
+        table.row([rank, pid, host, name, peak, live, refused, ended]);
     }
 }

@@ -26,7 +26,8 @@ fn trace(run: &Run) -> std::path::PathBuf {
 fn setup(limit: &str, days: u64, step: u64, pairs: u64, end: &str) -> Setup {
     let setup = Setup::simulated().devices("2x512GiB").preload();
     let setup = setup.env("VRAMTRACE_TEST_CLOCK", "0").env("VRAMTRACE_STACKS", "native");
-    let setup = setup.env("VRAMTRACE_MAX", limit);
+    // Half a minute on a quiet machine.
+    let setup = setup.env("VRAMTRACE_MAX", limit).timeout(std::time::Duration::from_secs(600));
     setup.arg(days).arg(step).arg(pairs).arg(end)
 }
 

@@ -109,6 +109,7 @@ fn stripped_programs_and_missing_debug_files_are_told_apart() {
     assert!(!split.contains("stripped"), "{split}");
     std::fs::remove_file(scratch.0.join("engine.debug")).unwrap();
     let missing = run("linked");
+    let missing = missing.split_whitespace().collect::<Vec<_>>().join(" ");
     let says = "stripped, and its debug file engine.debug is not found; its functions";
     assert!(missing.contains(says), "{missing}");
 }

@@ -54,7 +54,7 @@ fn a_rank_that_was_killed_comes_first_where_none_ran_out_of_memory() {
     scratch.prints("failed/killed", &["report job"]);
 }
 
-/// The table of ranks in a terminal of 80 columns: no cell is cut; why a rank stands out is on a line below it.
+/// The table of ranks in a terminal of 80 columns: no cell is cut.
 #[test]
 fn the_ranks_fit_80_columns() {
     let scratch = written([training(), failed(0), training(), killed(9 * SECOND)]);
@@ -64,7 +64,7 @@ fn the_ranks_fit_80_columns() {
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     let row = |start: &str| shown.lines().find(|line| line.starts_with(start)).unwrap();
     assert!(row("     1  4712  0 NVIDIA H200 ").ends_with("  out of memory"), "{shown}");
-    assert!(shown.contains("\n      <-- the only refusals\n"), "{shown}");
+    assert!(shown.contains("\n  rank 1: the only refusals\n"), "{shown}");
     assert!(row("     0  4711  0 NVIDIA H200 ").ends_with("  in order"), "{shown}");
     assert!(row("  GPU-10101010 ").ends_with(" GiB"), "{shown}");
     assert!(row("  card ").ends_with("peak sum      live"), "{shown}");

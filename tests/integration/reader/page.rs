@@ -15,7 +15,9 @@ fn run(scratch: &Scratch, args: &str) -> Output {
 fn scratch() -> Scratch {
     let scratch = Scratch::new();
     training().write(&scratch.0.join("a.vtrace"));
-    cached().write(&scratch.0.join("b.vtrace"));
+    let mut other = cached();
+    other.header.uuid[0] ^= 1;
+    other.write(&scratch.0.join("b.vtrace"));
     scratch
 }
 

@@ -218,5 +218,6 @@ fn above_its_bound_it_takes_fewer_samples_and_says_so() {
     assert_eq!(report["processes"][0]["devices"][0]["cap_bytes"], 4u64 << 30, "{report:#}");
     let text = vramtrace().arg("report").arg(&trace).output().unwrap().stdout;
     let text = String::from_utf8(text).unwrap();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("fewer than the one for 4.00 MiB of the start"), "{text}");
 }

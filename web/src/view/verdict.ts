@@ -42,7 +42,7 @@ export function printed(text: string): Map<string, string[]>[] {
   const all: Map<string, string[]>[] = [];
   let lines: string[] = [];
   for (const line of text.split("\n").filter((line) => line.trim())) {
-    const [whole, label] = /^(LINE|CAUSE|STEP)? */.exec(line)!;
+    const [whole, label] = /^(LINE|CAUSE|LIMIT|STEP)? */.exec(line)!;
     if (!whole) all.push(new Map());
     if (label || !whole) all[all.length - 1].set(label ?? "", (lines = []));
     lines.push(line.slice(whole.length));
@@ -109,6 +109,7 @@ export class Verdict implements View {
     return [
       el("h2", { text: clean(of("").join(" ") || "OUT OF MEMORY", 300) }),
       row("CAUSE", ...of("CAUSE")),
+      row("LIMIT", ...of("LIMIT")),
       ...(of("LINE").length > 0 ? [row("LINE", ...of("LINE"))] : []),
       ...(of("STEP").length > 0 ? [row("STEP", ...of("STEP"))] : []),
       row("USED", usedBar({ ...partsOf(failure), bytes: failure.used_bytes, limit: most, asked: failure.size_bytes, word })),

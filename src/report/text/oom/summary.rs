@@ -80,7 +80,8 @@ pub(in crate::report) fn of_page(process: &Process) -> String {
         let line = place(&stack).map(|line| format!("{} asked by {line}", size(fatal.oom.size)));
         let [line, step] = [("LINE", line), ("STEP", step)]
             .map(|(label, text)| text.map_or(String::new(), |text| format!("{label}   {text}\n")));
-        format!("{TITLE}  {title}\n{line}CAUSE  {}\n{step}", wording::why(fatal))
+        let (limit, why) = (wording::limit(fatal), wording::why(fatal));
+        format!("{TITLE}  {title}\n{line}CAUSE  {why}\nLIMIT  {limit}\n{step}")
     };
     named(process).into_iter().map(one).collect()
 }
