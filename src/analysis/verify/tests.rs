@@ -1,9 +1,7 @@
 //! Traces that agree with themselves, and one for each way in which they may not.
 
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{
-    BlockChange, ContextId, Counters, DeviceId, Drift, Event, Kind, SiteId, Space, StackId,
-};
+use vramtrace_format::{ContextId, Counters, DeviceId, Drift, Event, Kind, SiteId, Space, StackId};
 
 use super::*;
 use crate::replay::{State, Until};
