@@ -3,7 +3,7 @@
 //! An iteration is a cycle of forward and backward passes that ends where an optimizer allocates, or else where
 //! gradients are freed. `stacks.rs` says what runs while a stack allocates, `passes.rs` makes a list of passes from
 //! the events of a trace, and `iterations.rs` joins the passes up to one update of the weights and makes iterations of these
-//! groups, or says why they cannot be told apart. docs/steps.md has the rules and their reasons.
+//! groups, or says why they are not known. docs/steps.md has the rules and their reasons.
 
 mod iterations;
 #[cfg(test)]

@@ -111,9 +111,9 @@ pub struct Apart {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StepsFacts<'s> {
-    /// Iterations, without one that the trace ends in. Null: they cannot be told.
+    /// Iterations, without one that the trace ends in. Null: they are not known.
     pub count: Option<usize>,
-    /// `no-backward`: the program has none. Any other: they cannot be told from micro-batches. Null: they are known.
+    /// `no-backward`: the program has none. Any other: they look like micro-batches. Null: they are known.
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub unknown: Option<NoSteps>,
     pub why: Option<String>,

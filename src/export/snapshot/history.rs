@@ -300,9 +300,9 @@ impl Observer for SnapshotHistory {
         match (change, freed, live) {
             (BlockChange::Requested(bytes @ 1..), _, Some(block)) => {
                 block.requested = bytes.min(block.size);
-                let told = last.and_then(|entries| entries.last_mut());
+                let known = last.and_then(|entries| entries.last_mut());
                 if let Some(entry) =
-                    told.filter(|of| (of.what, of.address) == (What::Alloc, address))
+                    known.filter(|of| (of.what, of.address) == (What::Alloc, address))
                 {
                     entry.size = block.requested;
                 }

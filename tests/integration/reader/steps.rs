@@ -22,7 +22,7 @@ fn the_figures_of_a_step_are_those_of_its_moments() {
     }
 }
 
-/// Equal steps are one row; evaluation has rows of its own; skipped updates are said.
+/// Equal steps are one row; evaluation has other rows; skipped updates are said.
 #[test]
 fn a_table_has_the_steps() {
     let table = |packed: &str| {

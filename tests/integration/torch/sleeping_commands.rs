@@ -267,8 +267,8 @@ fn timelines_count_what_sleeps_and_keep_its_owner() {
             let mut names = names.flat_map(|new| &new.debug_annotation_names);
             let by = names.find(|name| name.name() == "brought_back_by").unwrap().iid;
             let events = timeline.iter().filter_map(|packet| packet.track_event.as_ref());
-            let told = events.flat_map(|event| &event.debug_annotations);
-            assert_eq!(told.filter(|of| of.name_iid == by).count(), 2 * regions);
+            let known = events.flat_map(|event| &event.debug_annotations);
+            assert_eq!(known.filter(|of| of.name_iid == by).count(), 2 * regions);
         }
     }
 }

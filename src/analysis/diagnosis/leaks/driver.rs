@@ -257,7 +257,7 @@ const TEARDOWN: f64 = 0.15;
 const TEARDOWN_NS: u64 = 2_000_000_000;
 /// Growth of graphs has stopped if none was instantiated for one part in so many of the time in which they were.
 const STOPPED_PART: u64 = 4;
-/// Of fewer kept graphs it is not said that their bytes cannot be told.
+/// Of fewer kept graphs it is not said that their bytes are not known.
 const MENTIONED: u64 = 8;
 /// Bytes without a name: the least growth, rises and observed time of a verdict.
 const UNNAMED_BYTES: u64 = 16 << 20;
@@ -272,7 +272,7 @@ struct Subject<'a> {
     end_ns: u64,
 }
 
-/// The leaks, and whether graphs are kept whose bytes cannot be told.
+/// The leaks, and whether graphs are kept whose bytes are not known.
 pub(super) fn judge(
     observer: &GrowthObserver,
     state: &State,

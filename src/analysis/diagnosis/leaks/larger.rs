@@ -8,7 +8,7 @@ use super::judge::JudgedLeak;
 use super::sorted::pool_of;
 use crate::analysis::{Level, StackClassifier};
 
-/// Pieces in use at once in one request, at most: each has a series of sizes of its own.
+/// Pieces in use at once in one request, at most: each has a series of sizes.
 const SERIES: usize = 4;
 /// Fewer pieces show no rule.
 const LEAST: u64 = 12;
