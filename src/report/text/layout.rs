@@ -36,9 +36,10 @@ pub fn line(indent: usize, style: Style, text: &str) -> String {
 
 /// Lines that say what is wrong or missing: `  ! events are missing`.
 pub fn caution(style: Style, text: &str) -> String {
-    let lines = wrapped(text, WIDTH - "  ! ".len()).into_iter().enumerate();
-    let mark = |at| if at == 0 { format!("  {} ", paint(WARN, "!")) } else { "    ".into() };
-    lines.map(|(at, text)| format!("{}{}\n", mark(at), paint(style, &text))).collect()
+    // A text with a path stays on one line: how long it is depends on the machine.
+    let width = if text.contains('/') { usize::MAX } else { WIDTH - "  ! ".len() };
+    let text = wrapped(text, width).join("\n    ");
+    format!("  {} {}\n", paint(WARN, "!"), paint(style, &text))
 }
 
 /// A table or other lines after an empty line; empty if there are none.
