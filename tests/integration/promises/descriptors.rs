@@ -6,9 +6,8 @@ use testkit::{InteractiveProgram, Program, Run, Setup};
 const FULL: &str = "VRAMTRACE_TEST_FULL";
 
 fn run(what: &str, seconds: u32, setup: Setup) -> Run {
-    let setup = setup.arg(what).arg(seconds);
-    let run = Program::c("descriptors").run(setup.timeout(std::time::Duration::from_secs(1200)));
-    run.ok()
+    let setup = setup.arg(what).arg(seconds).timeout(std::time::Duration::from_secs(1200));
+    Program::c("descriptors").run(setup).ok()
 }
 
 /// The pairs of calls, and that each was recorded. The limit of a trace keeps its totals.
@@ -51,8 +50,7 @@ fn a_lock_of_the_program_is_kept() {
 fn a_stopped_program_has_the_descriptors_of_the_bare_one() {
     let numbers = |setup: Setup| {
         let mut program = InteractiveProgram::start(setup);
-        assert_eq!(program.result("a 2"), 0);
-        assert_eq!(program.result("c 20000"), 0);
+        assert_eq!(program.results("a 2, c 20000"), [0, 0]);
         let entries = std::fs::read_dir(format!("/proc/{}/fd", program.pid())).unwrap();
         let mut numbers: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         numbers.sort();

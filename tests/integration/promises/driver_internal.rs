@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 use testkit::{Program, Run, Setup, has};
 
-const MIB: u64 = 1 << 20;
+const MIB: i64 = 1 << 20;
 /// Bytes of local memory that one byte a thread takes.
-const THREADS: u64 = 132 * 2048;
+const THREADS: i64 = 132 * 2048;
 
 fn run(steps: &str, setup: Setup) -> Run {
     let setup = steps.split_whitespace().fold(setup, |setup, step| setup.arg(step));
@@ -17,7 +17,7 @@ fn run(steps: &str, setup: Setup) -> Run {
 /// than the last step. Such a run is repeated.
 fn run_until_read(steps: &str) -> Run {
     let again = || run(steps, Setup::simulated().preload());
-    let is_read = |run: &Run| device(run, 0)["process_bytes"] == nvml(run);
+    let is_read = |run: &Run| run.device()["process_bytes"] == nvml(run);
     (0..5).map(|_| again()).find(is_read).unwrap_or_else(again)
 }
 
@@ -27,16 +27,14 @@ fn nvml(run: &Run) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-fn device(run: &Run, ordinal: u64) -> Value {
-    let process = run.only_report();
-    let devices = process["devices"].as_array().unwrap();
-    devices.iter().find(|device| device["ordinal"] == ordinal).unwrap().clone()
+fn number(value: &Value) -> i64 {
+    value.as_i64().unwrap()
 }
 
 /// The named causes in bytes; those that are 0 left out.
-fn causes(device: &Value) -> Vec<(String, i64)> {
-    let all = device["driver_bytes"].as_object().unwrap();
-    let all = all.iter().map(|(name, bytes)| (name.clone(), bytes.as_i64().unwrap()));
+fn causes(device: &Value) -> Vec<(&str, i64)> {
+    let all = device["driver_bytes"].as_object().unwrap().iter();
+    let all = all.map(|(name, bytes)| (name.as_str(), number(bytes)));
     all.filter(|(_, bytes)| *bytes != 0).collect()
 }
 
@@ -44,33 +42,24 @@ fn causes(device: &Value) -> Vec<(String, i64)> {
 fn adds_up(device: &Value) {
     let driver: i64 = causes(device).iter().map(|(_, bytes)| bytes).sum();
     assert_eq!(device["unattributed_bytes"], driver, "{device:#}");
-    let managed = device["by_kind"]["managed"]["live_bytes"].as_i64().unwrap();
-    let sum = device["live_bytes"].as_i64().unwrap() - managed
-        + device["context_bytes"].as_i64().unwrap()
-        + driver;
+    let live = number(&device["live_bytes"]) - number(&device["by_kind"]["managed"]["live_bytes"]);
+    let sum = live + number(&device["context_bytes"]) + driver;
     assert_eq!(device["process_bytes"], sum, "{device:#}");
 }
 
 #[track_caller]
-fn took(device: &Value, wanted: &[(&str, u64)]) {
-    let wanted: Vec<(String, i64)> =
-        wanted.iter().map(|(name, bytes)| (name.to_string(), *bytes as i64)).collect();
+fn took(device: &Value, wanted: &[(&str, i64)]) {
     assert_eq!(causes(device), wanted, "{device:#}");
     adds_up(device);
 }
 
 #[test]
 fn each_kind_of_call_is_named() {
-    let steps = "launch deep deeper heap streams kernel graph";
-    let run = run_until_read(steps);
-    let device = device(&run, 0);
+    let run = run_until_read("launch deep deeper heap streams kernel graph");
+    let device = run.device();
     assert_eq!(device["process_bytes"], nvml(&run));
-    let wanted = [
-        ("heap", 10 * MIB),
-        ("local_memory", THREADS * (16_384 - 1_024)),
-        ("modules", 4 * MIB),
-        ("streams", 6 * MIB),
-    ];
+    let local = ("local_memory", THREADS * (16_384 - 1_024));
+    let wanted = [("heap", 10 * MIB), local, ("modules", 4 * MIB), ("streams", 6 * MIB)];
     took(&device, &wanted);
 }
 
@@ -80,11 +69,8 @@ fn names_of_marks_without_end_leave_a_kernel_its_name() {
     let run = run("names deep", setup);
     let line = "more than 16384 names of ranges and marks: the trace has further ones as \
                 \"(further names)\"";
-    assert_eq!(
-        (run.stderr.as_str(), run.notes()),
-        (&*format!("vramtrace: {line}\n"), vec![line.to_string()])
-    );
-    let device = device(&run, 0);
+    assert_eq!((&run.stderr, run.notes()), (&format!("vramtrace: {line}\n"), vec![line.into()]));
+    let device = run.device();
     let by = device["driver_bytes_by"].as_array().unwrap();
     assert!(by.iter().any(|taken| taken["name"] == "deep"), "{by:#?}");
 }
@@ -92,57 +78,54 @@ fn names_of_marks_without_end_leave_a_kernel_its_name() {
 #[test]
 fn who_made_it_take_memory_is_reported() {
     let run = run_until_read("launch deep kernel streams");
-    let device = device(&run, 0);
+    let device = run.device();
     let by = device["driver_bytes_by"].as_array().unwrap();
-    let find = |cause: &str, name: &str| {
-        by.iter().find(|taken| taken["cause"] == cause && taken["name"] == name)
-    };
-    let deep = find("local_memory", "deep").unwrap_or_else(|| panic!("{by:#?}"));
-    has(deep, json!({ "bytes": THREADS * 1_024, "api": "cuLaunchKernel" }));
-    let first = &by[0];
-    assert_eq!(first["cause"], "local_memory", "the largest comes first");
-    let apis: Vec<&str> = by.iter().map(|taken| taken["api"].as_str().unwrap()).collect();
-    assert!(apis.contains(&"cuKernelGetFunction"), "{by:#?}");
-    assert!(apis.contains(&"cuStreamCreateWithPriority"), "{by:#?}");
-    let text =
-        testkit::vramtrace().args(["report", "--full"]).arg(run.only_trace()).output().unwrap();
-    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let deep = by.iter().find(|taken| taken["name"] == "deep");
+    let (bytes, cause) = (THREADS * 1_024, "local_memory");
+    has(deep.unwrap(), json!({ "bytes": bytes, "api": "cuLaunchKernel", "cause": cause }));
+    assert_eq!(by[0]["cause"], cause, "the largest comes first");
+    for api in ["cuKernelGetFunction", "cuStreamCreateWithPriority"] {
+        assert!(by.iter().any(|taken| taken["api"] == api), "{by:#?}");
+    }
+    let text = run.scratch.text("report . --full");
     assert!(text.contains("driver's local memory"), "{text}");
     assert!(text.contains("taken by the driver"), "{text}");
-    assert!(
-        text.lines().any(|line| line.contains("264.00 MiB") && line.contains("deep")),
-        "{text}"
-    );
+    let is_deep = |line: &str| line.contains("264.00 MiB") && line.contains("deep");
+    assert!(text.lines().any(is_deep), "{text}");
 }
 
 #[test]
 fn a_larger_stack_is_local_memory_and_kernels_below_it_take_none() {
-    let run = run("stack deep", Setup::simulated().preload());
-    let device = device(&run, 0);
+    let device = run("stack deep", Setup::simulated().preload()).device();
     took(&device, &[("local_memory", THREADS * 3_072), ("modules", 2 * MIB)]);
     assert_eq!(device["limit_bytes"], THREADS * 3_072);
 }
 
 #[test]
 fn what_is_given_back_leaves_by_the_same_name() {
-    let unloaded = run_until_read("launch streams unload");
-    took(&device(&unloaded, 0), &[("streams", 6 * MIB)]);
-    let lowered = run_until_read("launch deeper stack");
-    took(&device(&lowered, 0), &[("local_memory", THREADS * 3_072), ("modules", 2 * MIB)]);
+    let local = ("local_memory", THREADS * 3_072);
+    for (steps, left) in [
+        ("launch streams unload", &[("streams", 6 * MIB)][..]),
+        ("launch deeper stack", &[local, ("modules", 2 * MIB)]),
+        // Unloaded and loaded again: handles that come again are looked at again.
+        ("launch unload launch unload launch", &[("modules", 2 * MIB)]),
+    ] {
+        took(&run_until_read(steps).device(), left);
+    }
     let reset = run_until_read("launch deep streams reset launch");
-    let device = device(&reset, 0);
-    assert_eq!(device["process_bytes"], nvml(&reset), "{}", reset.stdout);
-    // Unloaded and loaded again: handles that come again are looked at again.
-    let again = run_until_read("launch unload launch unload launch");
-    took(&self::device(&again, 0), &[("modules", 2 * MIB)]);
+    assert_eq!(reset.device()["process_bytes"], nvml(&reset), "{}", reset.stdout);
 }
 
 #[test]
 fn each_device_has_its_own_driver_memory() {
     let setup = Setup::simulated().devices("2x24GiB").preload();
-    let run = run("launch streams second deep", setup);
-    took(&device(&run, 0), &[("modules", 2 * MIB), ("streams", 6 * MIB)]);
-    took(&device(&run, 1), &[("local_memory", THREADS * 1_024), ("modules", 2 * MIB)]);
+    let process = run("launch streams second deep", setup).only_report();
+    let device = |ordinal: u64| {
+        let mut devices = process["devices"].as_array().unwrap().iter();
+        devices.find(|device| device["ordinal"] == ordinal).unwrap()
+    };
+    took(device(0), &[("modules", 2 * MIB), ("streams", 6 * MIB)]);
+    took(device(1), &[("local_memory", THREADS * 1_024), ("modules", 2 * MIB)]);
 }
 
 #[test]
@@ -152,7 +135,7 @@ fn the_cap_counts_driver_memory() {
     let refused = run("alloc launch deep alloc", setup.clone());
     let results: Vec<&str> = refused.stdout.lines().filter(|l| l.starts_with("alloc =")).collect();
     assert_eq!(results, ["alloc = 0", "alloc = 2"], "{}", refused.stdout);
-    assert_eq!(device(&refused, 0)["refused_by_cap"], 1);
+    assert_eq!(refused.device()["refused_by_cap"], 1);
     let granted = run("alloc launch alloc", setup);
     assert_eq!(granted.stdout.matches("alloc = 0").count(), 2, "{}", granted.stdout);
 }
@@ -160,10 +143,8 @@ fn the_cap_counts_driver_memory() {
 #[test]
 fn the_program_sees_no_difference() {
     let steps = "launch deep deeper heap streams kernel graph stack unload alloc reset launch fork";
-    let bare = run(steps, Setup::simulated());
-    let ours = run(steps, Setup::simulated().preload());
-    assert_eq!(ours.stdout, bare.stdout);
-    assert_eq!(ours.stderr, "");
+    let setup = steps.split(' ').fold(Setup::simulated(), Setup::arg);
+    Program::c("taken").as_bare(setup, Setup::preload).quiet().ok();
 }
 
 /// Readings of one thread show what others take too: nothing is counted twice or under a name that
@@ -172,39 +153,30 @@ fn the_program_sees_no_difference() {
 fn threads_that_load_and_allocate_at_once_are_counted_once() {
     for _ in 0..3 {
         let run = run_until_read("threads launch rest");
-        let device = device(&run, 0);
+        let device = run.device();
         assert_eq!(device["process_bytes"], nvml(&run));
         adds_up(&device);
         // 40 modules of the threads, and the last one.
-        let of = |name: &str| device["driver_bytes"][name].as_i64().unwrap();
-        assert_eq!(of("modules") + of("other") + of("unknown"), 82 * MIB as i64, "{device:#}");
+        let of = |name: &str| number(&device["driver_bytes"][name]);
+        assert_eq!(of("modules") + of("other") + of("unknown"), 82 * MIB, "{device:#}");
         assert_eq!((of("streams"), of("local_memory"), of("heap")), (0, 0, 0), "{device:#}");
-        assert!(of("unknown").abs() <= 8 * MIB as i64, "{device:#}");
+        assert!(of("unknown").abs() <= 8 * MIB, "{device:#}");
     }
 }
 
-/// Each reading is a wait. 600 of 5 ms would take three seconds: what is not read is recorded by a later
-/// reading.
+/// Each reading is a wait. 600 of 5 ms would take three seconds: what is not read is recorded by a later reading. Under a cap
+/// too: 1,000 readings of 15 ms would take 15 seconds. Between two readings the last figure counts.
 #[test]
 fn a_slow_nvml_does_not_slow_the_program_down() {
-    let run = run("many", Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow"));
-    let waits = run.stderr.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap();
-    println!("waited {waits} times");
-    assert!((1..200).contains(&waits), "{}", run.stderr);
-    let device = device(&run, 0);
+    let slow = |setup: Setup| setup.env("VRAMTRACE_SIM_NVML", "slow");
+    let waits = |run: &Run| run.stderr.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap();
+    let many = run("many", slow(Setup::simulated().preload()));
+    assert!((1..200).contains(&waits(&many)), "{}", many.stderr);
+    let device = many.device();
     adds_up(&device);
-    let named = device["driver_bytes"]["modules"].as_i64().unwrap();
-    assert!(named >= 2 * MIB as i64, "{device:#}");
-}
-
-/// Under a cap too: 1,000 readings of 15 ms would take 15 seconds. Between two readings the last figure
-/// counts.
-#[test]
-fn a_slow_nvml_does_not_slow_a_capped_program_down() {
-    let slow = Setup::simulated().cap("8GiB").env("VRAMTRACE_SIM_NVML", "slow");
-    let pairs = run("pairs", slow);
-    let waits = pairs.stderr.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok());
-    assert!(waits.unwrap() < 200, "{}", pairs.stderr);
+    assert!(number(&device["driver_bytes"]["modules"]) >= 2 * MIB, "{device:#}");
+    let pairs = run("pairs", slow(Setup::simulated().cap("8GiB")));
+    assert!(waits(&pairs) < 200, "{}", pairs.stderr);
 }
 
 /// Without NVML, and where it knows our pid by another number, there is nothing to name it from
@@ -214,13 +186,12 @@ fn without_nvml_nothing_is_made_up() {
     // Strangers are measured by what all of the device's memory grew when the context came.
     for (how, cap) in [("absent", "900MiB"), ("strangers", "1400MiB")] {
         let env = |setup: Setup| setup.env("VRAMTRACE_SIM_NVML", how).env("NO_NVML", "1");
-        let run = run("launch deep streams stack", env(Setup::simulated().preload()));
-        assert_eq!(run.stderr, "");
-        let device = device(&run, 0);
+        let uncapped = run("launch deep streams stack", env(Setup::simulated().preload())).quiet();
+        let device = uncapped.device();
         has(&device, json!({ "process_bytes": null, "driver_bytes": null }));
         let by = device["driver_bytes_by"].as_array().unwrap();
         assert!(by.iter().all(|taken| taken["api"] == "cuCtxSetLimit"), "{how}: {by:#?}");
-        let capped = self::run("alloc stack alloc", env(Setup::simulated().cap(cap)));
+        let capped = run("alloc stack alloc", env(Setup::simulated().cap(cap)));
         assert_eq!(capped.stdout.matches("alloc = 0").count(), 1, "{how}: {}", capped.stdout);
     }
 }
@@ -233,22 +204,21 @@ fn a_card_of_its_own_tells_what_nvml_does_not() {
         run("launch deep streams stack alloc", setup.env("VRAMTRACE_EXCLUSIVE", exclusive))
     };
     let figures = |run: &Run| {
-        let device = device(run, 0);
-        let [process, context] = ["process_bytes", "context_bytes"].map(|key| device[key].as_u64());
-        (process.unwrap() - context.unwrap(), device["driver_bytes"].clone(), context.unwrap())
+        let device = run.device();
+        let [process, context] = ["process_bytes", "context_bytes"].map(|key| number(&device[key]));
+        (process - context, device["driver_bytes"].clone(), context)
     };
     // As above: the last reading may be older than the last step.
     let listed = run_until_read("launch deep streams stack alloc");
     let (beside, driver, context) = figures(&listed);
-    assert!(beside > 100 << 20 && driver["local_memory"].as_u64() > Some(0), "{driver:#}");
+    assert!(beside > 100 << 20 && driver["local_memory"].as_i64() > Some(0), "{driver:#}");
     for (how, exclusive) in [("strangers", "1"), ("strangers-exclusive", "")] {
         let again = || figures(&env(how, exclusive));
-        let is_read = |own: &(u64, Value, u64)| (own.0, &own.1) == (beside, &driver);
+        let is_read = |own: &(i64, Value, i64)| (own.0, &own.1) == (beside, &driver);
         let own = (0..5).map(|_| again()).find(is_read).unwrap_or_else(again);
         assert_eq!((own.0, &own.1), (beside, &driver), "{how}");
         // The first context takes some of the card for no process.
         assert!((context..context + (16 << 20)).contains(&own.2), "{how}: {} {context}", own.2);
     }
-    let shared = env("strangers", "0");
-    assert_eq!(device(&shared, 0)["process_bytes"], Value::Null);
+    assert_eq!(env("strangers", "0").device()["process_bytes"], Value::Null);
 }

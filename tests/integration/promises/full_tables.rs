@@ -20,8 +20,7 @@ fn a_cap_counts_any_number_of_pools() {
     assert_eq!(run.stdout, wanted);
     assert_eq!(run.stderr.matches(MANY_POOLS).count(), 1, "{}", run.stderr);
     assert_eq!(run.notes().iter().filter(|note| *note == MANY_POOLS).count(), 1);
-    let pool = &run.only_report()["devices"][0]["by_kind"]["pool"];
-    has(pool, json!({ "peak_bytes": 47 * 32 * MIB, "live_bytes": 0 }));
+    has(&run.device()["by_kind"]["pool"], json!({ "peak_bytes": 47 * 32 * MIB, "live_bytes": 0 }));
 }
 
 #[test]
@@ -29,9 +28,9 @@ fn device_and_kind_of_any_number_of_sites_are_known() {
     let run = Program::c("tables").run(Setup::simulated().preload().arg("sites")).ok();
     assert_eq!((run.stdout.as_str(), &run.stderr), ("", &format!("vramtrace: {MANY_SITES}\n")));
     assert_eq!(run.notes(), [MANY_SITES]);
-    let device = &run.only_report()["devices"][0];
+    let device = run.device();
     let kind = |kind: &str, figure: &str| device["by_kind"][kind][figure].as_u64().unwrap();
     assert_eq!((kind("pool", "peak_bytes"), kind("pool", "live_bytes")), (512 * MIB, 0));
     assert_eq!((kind("device", "peak_bytes"), kind("device", "allocations")), (2 * MIB, 13_000));
-    has(device, json!({ "live_bytes": 0, "live_allocations": 0 }));
+    has(&device, json!({ "live_bytes": 0, "live_allocations": 0 }));
 }

@@ -9,11 +9,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn every_launch_takes_and_every_way_of_freeing_gives_back() {
     let program = Program::c("graphs");
-    let bare = program.run(Setup::simulated()).ok();
-    let ours = program.run(Setup::simulated().preload()).ok();
-    assert_eq!(ours.stdout, bare.stdout);
-    let process = ours.only_report();
-    let device = &process["devices"][0];
+    let device = program.as_bare(Setup::simulated(), Setup::preload).ok().device();
     let graph = &device["by_kind"]["graph"];
     // Two launches, two that the driver let through, three that free what the last one left, one of a graph that was recaptured.
     has(graph, json!({ "allocations": 8, "peak_bytes": 64 * MIB }));
@@ -33,8 +29,7 @@ fn a_cap_refuses_at_upload_and_launch_not_at_capture() {
     assert_eq!((refused("cuGraphUpload"), refused("cuGraphLaunch")), (1, 9), "{}", run.stdout);
     assert_eq!((refused("cuMemAllocAsync"), refused("cuGraphInstantiate")), (0, 0));
     assert!(!run.stdout.contains("reserved 67108864"), "{}", run.stdout);
-    let process = run.only_report();
-    let device = &process["devices"][0];
+    let device = run.device();
     assert_eq!(device["refused_by_cap"], 10, "{device:#}");
     assert_eq!(device["by_kind"]["graph"]["allocations"], 0, "{device:#}");
 }

@@ -1,95 +1,72 @@
 //! A process that runs for days with a limited trace: the history answers for the time whose events were erased. The
 //! program's own clock makes days of seconds (`tests/programs/days.c`).
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{Program, Run, Setup, has, vramtrace};
+use testkit::{Program, Run, Setup, has};
 use vramtrace_reader::report::json::run::{self, Ended, Judged};
 use vramtrace_reader::trace::Trace;
 
 const MIB: f64 = (1u64 << 20) as f64;
 const DAY: u64 = 86_400;
 
-fn json(run: &Run, args: &[&str]) -> Value {
-    let output = vramtrace().args(args).arg("--json").arg(trace(run)).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn trace(run: &Run) -> std::path::PathBuf {
-    run.only_trace()
-}
-
 /// `days`, a step in so many seconds, pairs of allocation and free in each, and how it ends.
 fn setup(limit: &str, days: u64, step: u64, pairs: u64, end: &str) -> Setup {
     let setup = Setup::simulated().devices("2x512GiB").preload();
     let setup = setup.env("VRAMTRACE_TEST_CLOCK", "0").env("VRAMTRACE_STACKS", "native");
     // Half a minute on a quiet machine.
-    let setup = setup.env("VRAMTRACE_MAX", limit).timeout(std::time::Duration::from_secs(600));
+    let setup = setup.env("VRAMTRACE_MAX", limit).timeout(Duration::from_secs(600));
     setup.arg(days).arg(step).arg(pairs).arg(end)
 }
 
-fn on_disk(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).unwrap().blocks() * 512
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
 }
 
 /// The leak of 16 MiB an hour is the only one, at its line, with its rate. One value at least in each of `parts` of the time.
 fn check_leak(run: &Run, days: u64, parts: f64) {
-    let all = json(run, &["leaks"]);
+    let all = run.scratch.json("leaks .");
     let leaks = all["leaks"].as_array().unwrap();
     assert_eq!(leaks.len(), 1, "{all:#}");
     let leak = &leaks[0];
     has(leak, json!({ "verdict": "growing", "device": 0 }));
-    let frames: Vec<&str> = leak["frames"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|one| one["function"].as_str())
-        .collect();
-    assert!(frames.contains(&"leaking_line"), "{frames:?}");
-    let rate = leak["rate_bytes_per_s"].as_f64().unwrap() * 3600.0 / MIB;
+    let mut frames = leak["frames"].as_array().unwrap().iter();
+    assert!(frames.any(|frame| frame["function"] == "leaking_line"), "{leak:#}");
+    let rate = number(&leak["rate_bytes_per_s"]) * 3600.0 / MIB;
     assert!((14.4..17.6).contains(&rate), "{rate} MiB an hour");
     let process = &all["processes"][0];
-    let sampled = &process["sampled"];
-    let seconds = |value: &Value| value.as_f64().unwrap();
-    assert!(seconds(&process["from_s"]) < 600.0, "watched from the start");
-    assert!(seconds(&sampled["until_s"]) > (days * DAY) as f64 * 0.4, "{sampled}");
-    let whole = (days * DAY) as f64;
-    assert!(seconds(&sampled["coarsest_s"]) < whole / parts, "{sampled}");
+    let (sampled, whole) = (&process["sampled"], (days * DAY) as f64);
+    assert!(number(&process["from_s"]) < 600.0, "watched from the start");
+    assert!(number(&sampled["until_s"]) > whole * 0.4, "{sampled}");
+    assert!(number(&sampled["coarsest_s"]) < whole / parts, "{sampled}");
 }
 
 /// Days of the program in `run`, of which the peak is in the middle.
 fn check_moments(run: &Run, days: u64) {
     // The highest peak: its events, or its holders, are kept.
-    let report = json(run, &["report"]);
-    let device = &report["processes"][0]["devices"][0];
-    let peak_s = device["peak_at_s"].as_f64().unwrap();
+    let peak_s = number(&run.device()["peak_at_s"]);
     let middle = (days / 2 * DAY + DAY / 2) as f64;
     assert!((middle - 1.0..middle + 600.0).contains(&peak_s), "{peak_s}");
-    let holders = json(run, &["holders", "--at", "peak"]);
-    let functions = |value: &Value| value.to_string();
-    assert!(functions(&holders["holders"]).contains("peak_line"), "{holders:#}");
+    let holders = run.scratch.json("holders . --at peak")["holders"].to_string();
+    assert!(holders.contains("peak_line"), "{holders}");
     // A moment whose events were erased: what samples say.
-    let at = (DAY + DAY / 4).to_string();
-    let report = json(run, &["report", "--at", &at]);
+    let at = DAY + DAY / 4;
+    let report = run.scratch.json(&format!("report . --at {at}"));
     let sampled = &report["processes"][0]["sampled"];
-    let (from, until) = (sampled["from_s"].as_f64().unwrap(), sampled["until_s"].as_f64().unwrap());
-    let at_s = at.parse::<f64>().unwrap();
-    assert!(from <= at_s && at_s <= until && until - from < 5.0 * 3600.0, "{sampled:#}");
-    let highest = sampled["devices"][0]["levels"][0]["highest_bytes"].as_u64().unwrap() as f64;
+    let (from, until) = (number(&sampled["from_s"]), number(&sampled["until_s"]));
+    let is_in = (from..=until).contains(&(at as f64));
+    assert!(is_in && until - from < 5.0 * 3600.0, "{sampled:#}");
+    let highest = number(&sampled["devices"][0]["levels"][0]["highest_bytes"]);
     let leaked = 30.0 * 16.0;
     assert!((highest / MIB - 400.0 * 1024.0 - leaked).abs() < 1024.0, "{}", highest / MIB);
     check_peak_phase(run);
     check_day_phase(run);
     // As text, with the resolution; and the timeline goes through that time.
-    let output = vramtrace().args(["report", "--at", &at]).arg(trace(run)).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = run.scratch.text(&format!("report . --at {at}"));
     assert!(text.contains("resolution") && text.contains("leaking_line"), "{text}");
-    let csv = vramtrace().args(["export", "--format", "csv", "-o", "-"]).arg(trace(run)).output();
-    let csv = String::from_utf8_lossy(&csv.unwrap().stdout).into_owned();
+    let csv = run.scratch.text("export . --format csv -o -");
     // record, time_s, .., device, kind
     let of_live = csv.lines().filter(|line| {
         let words: Vec<&str> = line.split(',').take(9).collect();
@@ -102,30 +79,25 @@ fn check_moments(run: &Run, days: u64) {
 
 /// The phase of the highest peak.
 fn check_peak_phase(run: &Run) {
-    let nightly = serde_json::json!(["serve", "nightly"]);
-    let report = json(run, &["report"]);
-    let device = &report["processes"][0]["devices"][0];
+    let device = run.device();
     assert_eq!(device["phases_at_peak"].as_array().map(Vec::len), Some(1), "{device:#}");
     let phase = &device["phases_at_peak"][0];
-    has(phase, json!({ "path": nightly, "peak_bytes": device["peak_bytes"] }));
-    let (at, peak_s) = (phase["at_s"].as_f64().unwrap(), device["peak_at_s"].as_f64().unwrap());
+    has(phase, json!({ "path": ["serve", "nightly"], "peak_bytes": device["peak_bytes"] }));
+    let (at, peak_s) = (number(&phase["at_s"]), number(&device["peak_at_s"]));
     assert!(at <= peak_s && peak_s - at < 2.0, "{at} of {peak_s}");
 }
 
 /// The phases of the second day's peak, of 20 GiB, whose events were erased. Before and after it is `serve` alone.
 fn check_day_phase(run: &Run) {
-    let nightly = serde_json::json!(["serve", "nightly"]);
     let noon = DAY + DAY / 2 + 60;
-    let report = json(run, &["report", "--at", &noon.to_string()]);
+    let report = run.scratch.json(&format!("report . --at {noon}"));
     let sampled = &report["processes"][0]["sampled"]["devices"][0];
-    let phases = sampled["phases"].as_array().unwrap();
-    assert_eq!(phases[0]["path"], nightly, "{phases:#?}");
-    let mib = |of: &Value| of["peak_bytes"].as_u64().unwrap() as f64 / MIB;
-    let (night, serve) = (mib(&phases[0]), mib(&phases[1]));
-    assert_eq!(phases[1]["path"], serde_json::json!(["serve"]));
-    assert_eq!(&phases[0]["peak_bytes"], &sampled["peak_bytes"]);
-    assert!(night > 420.0 * 1024.0 && night - serve > 19.0 * 1024.0, "{night} and {serve} MiB");
-    let at = phases[0]["at_s"].as_f64().unwrap();
+    let (nightly, serve) = (&sampled["phases"][0], &sampled["phases"][1]);
+    has(nightly, json!({ "path": ["serve", "nightly"], "peak_bytes": sampled["peak_bytes"] }));
+    has(serve, json!({ "path": ["serve"] }));
+    let (night, day) = (number(&nightly["peak_bytes"]) / MIB, number(&serve["peak_bytes"]) / MIB);
+    assert!(night > 420.0 * 1024.0 && night - day > 19.0 * 1024.0, "{night} and {day} MiB");
+    let at = number(&nightly["at_s"]);
     assert!((at - noon as f64).abs() < 600.0, "{at}");
 }
 
@@ -145,7 +117,7 @@ fn week(limit: u64, setup: Setup) {
     let days = 7;
     let setup = setup.timeout(Duration::from_secs(900));
     let run = Program::c_with("days", &["-g"]).run(setup).ok();
-    let bytes = on_disk(&trace(&run));
+    let bytes = run.only_trace().metadata().unwrap().blocks() * 512;
     assert!(bytes <= limit * 11 / 10, "{bytes} bytes on disk");
     let lines: Vec<&str> = run.stdout.lines().collect();
     let figures = |line: &str| -> (u64, u64) {
@@ -162,22 +134,21 @@ fn week(limit: u64, setup: Setup) {
 
 /// 400 GiB on each device, with a leak of 16 MiB an hour on the first, and the context.
 fn check_hours(run: &Run, days: u64) {
-    let traces = [Trace::open(&trace(run)).unwrap()];
-    let lines = run::read(&traces, Judged::default(), u64::MAX, Ended::default());
-    let device = &lines.processes[0].devices[0];
-    let (held, error) = (device.held_gib_hours.unwrap(), device.held_gib_hours_error.unwrap());
+    let traces = [Trace::open(&run.only_trace()).unwrap()];
     let hours = (days * 24) as f64;
     let leaked = hours * 16.0 / 1024.0 / 2.0;
     let expected = (400.0 + leaked) * hours;
-    assert!((0.0..0.01).contains(&(held / expected - 1.0)), "{held} of {expected} GiB hours");
-    assert!(error > 0.0 && error < expected * 0.05, "{error} of {held}");
-    // Without the events: by the samples that the recorder summed up.
-    let lines = run::read(&traces, Judged::default(), 0, Ended::default());
-    assert_eq!(lines.processes[0].source, "summary");
-    let device = &lines.processes[0].devices[0];
-    let (held, error) = (device.held_gib_hours.unwrap(), device.held_gib_hours_error.unwrap());
-    assert!((-0.001..0.01).contains(&(held / expected - 1.0)), "{held} of {expected} GiB hours");
-    assert!(error > 0.0 && error < expected * 0.05, "{error} of {held}");
+    // With the events; and by the samples that the recorder summed up.
+    for (most_events, from) in [(u64::MAX, 0.0), (0, -0.001)] {
+        let process = run::read(&traces, Judged::default(), most_events, Ended::default())
+            .processes
+            .remove(0);
+        assert_eq!(process.source == "summary", most_events == 0);
+        let device = &process.devices[0];
+        let (held, error) = (device.held_gib_hours.unwrap(), device.held_gib_hours_error.unwrap());
+        assert!((from..0.01).contains(&(held / expected - 1.0)), "{held} of {expected} GiB hours");
+        assert!(error > 0.0 && error < expected * 0.05, "{error} of {held}");
+    }
 }
 
 #[test]

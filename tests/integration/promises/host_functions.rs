@@ -13,7 +13,7 @@ fn calls_that_the_driver_refuses_in_host_functions_change_no_figure() {
     for cap in ["", "8GiB", "620MiB"] {
         let setup = Setup::simulated().preload();
         let ours = program.run(if cap.is_empty() { setup } else { setup.cap(cap) }).ok();
-        let device = &ours.only_report()["devices"][0];
+        let device = ours.device();
         assert_eq!(device["peak_bytes"], 96 * MIB, "{cap} {device:#}");
         assert_eq!(device["live_allocations"], 0, "{cap} {device:#}");
         if cap != "620MiB" {

@@ -17,11 +17,8 @@ fn notes(run: &Run) -> usize {
 fn what_follows_is_recorded_and_it_is_said_once() {
     let program = Program::c("left");
     for how in ["stack", "alternate", "deep"] {
-        let bare = program.run(setup(how)).ok();
-        let ours = program.run(setup(how).preload()).ok();
-        assert_eq!(ours.stdout, bare.stdout, "{how}");
-        assert_eq!(ours.stderr, "", "{how}");
-        let device = &ours.only_report()["devices"][0];
+        let ours = program.as_bare(setup(how), Setup::preload).quiet().ok();
+        let device = ours.device();
         assert_eq!(device["live_bytes"], 522 * MIB, "2 + 8 + 512: {how} {device:#}");
         assert_eq!(notes(&ours), 1, "{how} {:#}", ours.only_report());
     }
@@ -35,7 +32,7 @@ fn what_follows_is_capped() {
         let run = Program::c("left").run(setup(how).cap("1100MiB")).ok();
         let last = run.stdout.lines().last().unwrap();
         assert!(last.ends_with("(&p, size) = 2"), "{how}: {}", run.stdout);
-        let device = &run.only_report()["devices"][0];
+        let device = run.device();
         assert_eq!(device["refused_by_cap"], 1, "{how} {device:#}");
         assert_eq!(device["live_bytes"], 10 * MIB, "{how} {device:#}");
     }
@@ -45,7 +42,7 @@ fn what_follows_is_capped() {
 #[test]
 fn a_call_that_waits_is_not_taken_for_left() {
     let ours = Program::c("left").run(setup("nested").preload()).ok();
-    let device = &ours.only_report()["devices"][0];
+    let device = ours.device();
     assert_eq!(device["live_bytes"], 522 * MIB, "{device:#} {}", ours.stdout);
     assert_eq!(notes(&ours), 1);
 }

@@ -2,7 +2,6 @@
 
 mod api_families;
 mod bad_stderr;
-mod contexts;
 mod corner_cases;
 mod descriptors;
 mod driver_internal;
@@ -30,11 +29,9 @@ mod sick_driver;
 mod signals_kept;
 mod small_stacks;
 mod stopped_threads;
-mod symbol_lookup;
 mod tail_in_memory;
 mod tasks;
 mod trace_file_damage;
 mod trace_names;
 mod trace_size_limit;
 mod two_drivers;
-mod virtual_memory;

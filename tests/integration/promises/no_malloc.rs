@@ -8,9 +8,7 @@ fn witnessed(program: &Program, setup: Setup) -> Run {
     let flags = ["-O1", "-g", "-shared", "-fPIC", "-fno-builtin", "-lgcc_s"];
     let witness = Program::compiled("gcc", "malloc_witness.c", &flags);
     let both = format!("{}:{}", shim().display(), witness.0.display());
-    let run = program.run(setup.env("LD_PRELOAD", both).env("VRAMTRACE_OOM_REPORT", "off"));
-    assert_eq!(run.status, 0, "{}", run.stderr);
-    run
+    program.run(setup.env("LD_PRELOAD", both).env("VRAMTRACE_OOM_REPORT", "off")).ok()
 }
 
 #[test]

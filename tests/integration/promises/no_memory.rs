@@ -22,10 +22,17 @@ fn same_as_bare(bare: &Run, ours: &Run, what: &str) {
     assert!(ours.stderr.lines().count() <= 2, "{what}: {}", ours.stderr);
 }
 
-#[test]
-fn each_request_of_ours_may_fail() {
+/// Whether the library has the switches that let requests fail.
+fn has_switches() -> bool {
     if !cfg!(debug_assertions) {
         testkit::skip("no memory: built without assertions");
+    }
+    cfg!(debug_assertions)
+}
+
+#[test]
+fn each_request_of_ours_may_fail() {
+    if !has_switches() {
         return;
     }
     let bare = families(Setup::simulated());
@@ -61,12 +68,10 @@ fn exhausted(setup: Setup, variable: &str, step: u32, over: &str) {
     let setup = setup.arg(1).arg(100_000).arg(step).timeout(Duration::from_secs(600));
     let run = Program::c("exhausted").run(if over.is_empty() { setup } else { setup.arg(over) });
     assert_eq!(run.status, 0, "{}", run.stderr);
-    let value = |name: &str| {
-        let line = run.stdout.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<u32>().unwrap();
+    let [tried, noticed] = Vec::from_iter(run.stdout.lines().map(value))[..] else {
+        panic!("{variable} {over}: {}", run.stdout)
     };
-    let (tried, noticed): (u32, u32) = (value("tried"), value("noticed"));
-    assert_eq!(run.stdout.lines().count(), 2, "{variable} {over}: {}", run.stdout);
     assert!(noticed > 0 && tried > noticed, "the requests were ours: {}", run.stdout);
 }
 
@@ -74,34 +79,24 @@ fn step(of: u32) -> u32 {
     if std::env::var_os("VRAMTRACE_EXHAUSTION").is_some() { 1 } else { of }
 }
 
+/// A cap holds, whatever fails.
 #[test]
 fn each_block_and_each_mapping_may_fail() {
-    if !cfg!(debug_assertions) {
-        testkit::skip("no memory: built without assertions");
+    if !has_switches() {
         return;
     }
-    let preloaded = || Setup::simulated().preload();
-    exhausted(preloaded(), "VRAMTRACE_TEST_NO_PAGES", 1, "");
-    exhausted(preloaded(), "VRAMTRACE_TEST_NO_MEMORY", step(7), "");
-}
-
-/// The cap holds, whatever fails.
-#[test]
-fn each_block_and_each_mapping_may_fail_under_a_cap() {
-    if !cfg!(debug_assertions) {
-        testkit::skip("no memory: built without assertions");
-        return;
+    let ways =
+        [(Setup::simulated().preload(), 7, ""), (Setup::simulated().cap("2GiB"), 11, "2048")];
+    for (setup, blocks, over) in ways {
+        exhausted(setup.clone(), "VRAMTRACE_TEST_NO_PAGES", 1, over);
+        exhausted(setup, "VRAMTRACE_TEST_NO_MEMORY", step(blocks), over);
     }
-    let capped = || Setup::simulated().cap("2GiB");
-    exhausted(capped(), "VRAMTRACE_TEST_NO_PAGES", 1, "2048");
-    exhausted(capped(), "VRAMTRACE_TEST_NO_MEMORY", step(11), "2048");
 }
 
 /// Each place that asks the kernel for pages, failing alone whenever it asks.
 #[test]
 fn each_place_that_maps_may_fail() {
-    if !cfg!(debug_assertions) {
-        testkit::skip("no memory: built without assertions");
+    if !has_switches() {
         return;
     }
     let bare = families(Setup::simulated());
@@ -131,28 +126,25 @@ fn each_place_that_maps_may_fail() {
 /// that is asked for is given, under a cap what cannot be counted is refused and the cap holds.
 #[test]
 fn nothing_that_has_grown_ends_the_program() {
-    if !cfg!(debug_assertions) {
-        testkit::skip("no memory: built without assertions");
+    if !has_switches() {
         return;
     }
     const MANY: u32 = 6000;
-    let grown = |setup: Setup| {
+    let grown = |setup: Setup, over: &[&str]| {
         let setup = setup.env("VRAMTRACE_OOM_REPORT", "off").contradicts();
         let setup = setup.arg("growth").arg(MANY);
-        Program::c("exhausted").run(setup)
+        Program::c("exhausted").run(over.iter().fold(setup, Setup::arg))
     };
-    let bare = grown(Setup::simulated()).ok();
-    same_as_bare(&bare, &grown(Setup::simulated().preload()), "growth");
-    let off = grown(Setup::simulated().preload().env("VRAMTRACE_OUT", "off")).ok();
+    let bare = grown(Setup::simulated(), &[]).ok();
+    same_as_bare(&bare, &grown(Setup::simulated().preload(), &[]), "growth");
+    let off = grown(Setup::simulated().preload().env("VRAMTRACE_OUT", "off"), &[]).ok();
     assert_eq!(off.stdout, bare.stdout);
 
-    let setup = Setup::simulated().cap("20GiB").env("VRAMTRACE_OOM_REPORT", "off").contradicts();
-    let capped = Program::c("exhausted").run(setup.arg("growth").arg(MANY).arg("20480")).ok();
-    let refused: Vec<&str> =
-        capped.stdout.lines().filter(|line| line.contains("of result 2")).collect();
-    assert!(!refused.is_empty(), "what cannot be counted is not given: {}", capped.stdout);
-    assert!(capped.stdout.contains("TAKE(&none, over) = 2"), "{}", capped.stdout);
-    assert!(capped.stdout.contains("ended, 0 not"), "{}", capped.stdout);
+    let capped = grown(Setup::simulated().cap("20GiB"), &["20480"]).ok();
+    // What cannot be counted is not given.
+    for part in ["of result 2", "TAKE(&none, over) = 2", "ended, 0 not"] {
+        assert!(capped.stdout.contains(part), "{part}: {}", capped.stdout);
+    }
 }
 
 /// Over a driver that needs no memory. `maps` takes seconds where a process may have very many.

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use testkit::{Program, Run, Scratch, Setup, repository, vramtrace};
+use testkit::{Program, Run, Scratch, Setup, repository};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,24 +24,16 @@ fn run(scratch: &Scratch, mode: &str, setup: impl FnOnce(Setup) -> Setup) -> Run
     Program("python3".into()).run(setup(first))
 }
 
-#[track_caller]
-fn asked(run: &Run, args: &[&str]) -> Value {
-    let trace = run.only_trace();
-    let output = vramtrace().args(args).arg("--json").arg(trace).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
 /// Of each holder: library, line, bytes, allocations.
 fn holders(run: &Run) -> Vec<(String, String, u64, u64)> {
-    let all = asked(run, &["holders", "--at", "end"]);
+    let all = run.scratch.json("holders . --at end");
     let holder = |holder: &Value| {
+        let number = |name: &str| holder[name].as_u64().unwrap();
         let frame = |name: &str| {
-            let frame = &holder["frames"][holder[name].as_u64().unwrap() as usize];
+            let frame = &holder["frames"][number(name) as usize];
             format!("{}:{}", frame["function"], frame["line"])
         };
         let library = holder["library"].as_str().unwrap().to_string();
-        let number = |name: &str| holder[name].as_u64().unwrap();
         (library, frame("lead") + &frame("caller"), number("bytes"), number("count"))
     };
     all["holders"].as_array().unwrap().iter().map(holder).collect()
@@ -78,14 +70,10 @@ fn owners_and_bytes_are_those_of_the_run_without_the_library() {
 #[test]
 fn doctor_says_which_library_stands_before_the_recorder() {
     let scratch = Scratch::new();
-    let output = vramtrace()
-        .args(["doctor", "--simulate", "--", "python3"])
-        .arg(repository().join("tests/python/patched.py"))
-        .arg(library(&scratch))
-        .arg("hooks")
-        .current_dir(&scratch.0)
-        .output()
-        .unwrap();
+    let script = repository().join("tests/python/patched.py");
+    let (script, library) = (script.display(), library(&scratch));
+    let line = format!("doctor --simulate -- python3 {script} {} hooks", library.display());
+    let output = scratch.run(&line);
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(printed.contains("replaced") && printed.contains("aimdo.so"), "{printed}");
     assert_eq!(output.status.code(), Some(0), "it is no problem: {printed}");
@@ -128,20 +116,16 @@ fn paged_weights_have_a_role_and_their_evictions_are_counted() {
         std::fs::copy(repository().join("docs/programs").join(name), scratch.0.join(name)).unwrap();
     }
     let script = scratch.0.join("images.py");
-    let run =
-        Program("python3".into()).run(Setup::simulated().preload().arg(script.display())).ok();
+    let setup = Setup::simulated().preload().arg(script.display());
+    let run = Program("python3".into()).run(setup).ok();
     assert_eq!(run.stdout, "2 images, 20 pages evicted\n");
-    let roles = asked(&run, &["holders", "--by", "role"]);
-    let roles: Vec<(&str, u64)> = roles["holders"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|role| (role["role"].as_str().unwrap(), role["bytes"].as_u64().unwrap() / MIB))
-        .collect();
-    assert_eq!(roles, [("weights (paged)", 640), ("unknown", 472)]);
-    let report = run.only_report();
-    let sleeps = report["devices"][0]["sleeps"]["sleeps"].as_array();
+    let roles = run.scratch.json("holders . --by role");
+    let row = |role: &Value| (role["role"].clone(), role["bytes"].as_u64().unwrap() / MIB);
+    let roles: Vec<_> = roles["holders"].as_array().unwrap().iter().map(row).collect();
+    assert_eq!(roles, [("weights (paged)".into(), 640), ("unknown".into(), 472)]);
+    let device = run.device();
+    let sleeps = device["sleeps"]["sleeps"].as_array();
     let calls = sleeps.unwrap().iter().flat_map(|sleep| sleep["unmapped_by"].as_array().unwrap());
     let unmapped: u64 = calls.map(|call| call["bytes"].as_u64().unwrap()).sum();
-    assert_eq!(unmapped, 20 * 32 * MIB, "{report:#}");
+    assert_eq!(unmapped, 20 * 32 * MIB, "{device:#}");
 }

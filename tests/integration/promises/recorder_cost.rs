@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
-use testkit::{InteractiveProgram, Program, Setup, vramtrace};
+use testkit::{InteractiveProgram, Program, Setup};
 
 fn cost(process: &Value) -> (u64, f64, u64, u64) {
     let cost = &process["recorder"];
@@ -26,8 +26,7 @@ fn a_trace_says_what_its_recorder_cost() {
     let trace = run.only_trace();
     let length = std::fs::metadata(&trace).unwrap().size();
     assert!(bytes > 32 * PAIRS && bytes <= length, "{bytes} of {length}");
-    let text = vramtrace().arg("report").arg(&trace).output().unwrap();
-    let text = String::from_utf8(text.stdout).unwrap();
+    let text = run.scratch.text("report .");
     let line = text.lines().find(|line| line.starts_with("  recorder")).expect("its line");
     assert!(line.contains(" in calls (") && line.contains(" written, "), "{line}");
     assert!(line.chars().count() <= 100, "{line}");
@@ -38,7 +37,6 @@ fn a_killed_one_has_the_last_that_was_written() {
     let mut process = InteractiveProgram::start(Setup::simulated().preload());
     assert_eq!(process.result("a 16"), 0);
     process.kill();
-    let report = testkit::report(&process.traces());
-    let (_, _, bytes, _) = cost(&report["processes"][0]);
+    let (_, _, bytes, _) = cost(&testkit::report(&process.traces())["processes"][0]);
     assert!(bytes > 0);
 }

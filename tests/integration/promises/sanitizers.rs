@@ -6,7 +6,7 @@ use std::process::Command;
 use testkit::{Program, Setup};
 
 /// Whether this machine's compiler has the sanitizer's runtime.
-fn has(runtime: &str) -> bool {
+pub fn has(runtime: &str) -> bool {
     let asked = Command::new("gcc").arg(format!("-print-file-name={runtime}")).output();
     asked.is_ok_and(|answer| String::from_utf8_lossy(&answer.stdout).starts_with('/'))
 }
@@ -43,33 +43,18 @@ fn same_as_bare(sanitizer: &str) {
             let bare = program.run(setup.clone());
             let ours = program.run(setup.preload());
             let what = format!("{sanitizer} {language} {use_of}");
-            assert_eq!(bare.status, 3, "{what}: {}", bare.stderr);
-            assert_eq!(ours.status, bare.status, "{what}: {}", ours.stderr);
-            assert_eq!(ours.stdout, bare.stdout, "{what}");
-            assert_eq!(ours.traces().len(), usize::from(use_of == "cuda"), "{what}");
+            let ended = (ours.status, &ours.stdout, ours.traces().len());
+            assert_eq!(ended, (3, &bare.stdout, usize::from(use_of == "cuda")), "{what}");
             // The order in which AddressSanitizer wants the libraries is the one thing to say.
-            let printed = ours.stderr.replace(
-                "vramtrace: AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD\n",
-                "",
-            );
-            assert_eq!(printed, bare.stderr, "{what}");
+            let order = "vramtrace: AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD\n";
+            assert_eq!(ours.stderr.replace(order, ""), bare.stderr, "{what}");
         }
     }
 }
 
 #[test]
-fn thread_sanitizer_programs_run_as_without_us() {
-    same_as_bare("thread");
-}
-
-#[test]
-fn address_sanitizer_programs_run_as_without_us() {
-    same_as_bare("address");
-}
-
-#[test]
-fn undefined_behaviour_sanitizer_programs_run_as_without_us() {
-    same_as_bare("ubsan");
+fn programs_with_a_sanitizer_run_as_without_us() {
+    ["thread", "address", "ubsan"].into_iter().for_each(same_as_bare);
 }
 
 /// Valgrind answers some system calls itself. Given an address without memory it crashes, where the
@@ -82,9 +67,6 @@ fn programs_below_valgrind_run_as_without_us() {
     }
     let program = Program::c_with("sanitized", &["-DIN_C"]);
     let setup = Setup::simulated().arg("cuda").through(&["valgrind", "-q", "--tool=none"]);
-    let (bare, ours) = (program.run(setup.clone()), program.run(setup.preload()));
-    assert_eq!(bare.status, 3, "{}", bare.stderr);
-    let seen = |run: &testkit::Run| (run.status, run.stdout.clone(), run.stderr.clone());
-    assert_eq!(seen(&ours), seen(&bare));
-    assert_eq!(ours.traces().len(), 1);
+    let ours = program.as_bare(setup, Setup::preload).quiet();
+    assert_eq!((ours.status, ours.traces().len()), (3, 1));
 }

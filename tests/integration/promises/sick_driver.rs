@@ -10,27 +10,22 @@ fn how(name: &str) -> Setup {
     Setup::simulated().arg(name).timeout(Duration::from_secs(20))
 }
 
+/// As without us, under this cap if there is one.
 #[track_caller]
-fn as_bare(setup: Setup, change: impl FnOnce(Setup) -> Setup) -> Run {
-    let program = Program::c("sick");
-    let bare = program.run(setup.clone());
-    let ours = program.run(change(setup.preload()));
-    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status), "{}", ours.stderr);
-    ours
+fn as_bare(setup: Setup, cap: &str) -> Run {
+    let change = |setup: Setup| if cap.is_empty() { setup.preload() } else { setup.cap(cap) };
+    Program::c("sick").as_bare(setup, change)
 }
 
 #[test]
 fn an_nvml_that_hangs_stops_nobody_and_is_named_once() {
     for (hangs, cap) in [("hangs:0", "8GiB"), ("hangs:2", "")] {
         let began = Instant::now();
-        let ours = as_bare(how("threads").env("VRAMTRACE_SIM_NVML", hangs), |setup| {
-            if cap.is_empty() { setup } else { setup.cap(cap) }
-        });
+        let ours = as_bare(how("threads").env("VRAMTRACE_SIM_NVML", hangs), cap);
         // It hangs for ever: one who waits at each reading is not done within a minute.
         assert!(began.elapsed() < Duration::from_secs(40), "{hangs} {cap}");
-        let lines: Vec<&str> = ours.stderr.lines().collect();
-        assert_eq!(lines.len(), 1, "{hangs} {cap}: {}", ours.stderr);
-        assert!(lines[0].starts_with("vramtrace: NVML does not answer"), "{}", ours.stderr);
+        assert_eq!(ours.stderr.lines().count(), 1, "{hangs} {cap}: {}", ours.stderr);
+        assert!(ours.stderr.starts_with("vramtrace: NVML does not answer"), "{}", ours.stderr);
         assert_eq!(ours.only_report()["ended_in_order"], true);
     }
 }
@@ -40,7 +35,7 @@ fn an_nvml_that_hangs_stops_nobody_and_is_named_once() {
 fn a_child_of_a_process_whose_nvml_hangs_does_not_hang() {
     for hangs in ["hangs:0", "hangs:5"] {
         let setup = how("forks").env("VRAMTRACE_SIM_NVML", hangs);
-        let ours = as_bare(setup.timeout(Duration::from_secs(60)), |setup| setup.cap("8GiB"));
+        let ours = as_bare(setup.timeout(Duration::from_secs(60)), "8GiB");
         assert_eq!(ours.stdout.matches("ended with 0\n").count(), 20, "{}", ours.stdout);
         assert!(ours.stderr.lines().count() <= 1, "{hangs}: {}", ours.stderr);
     }
@@ -54,18 +49,16 @@ fn what_was_counted_stays_counted_when_nvml_falls_silent() {
         // 518 MiB of the context, 64 and 512: they do not fit.
         let run = Program::c("sick").run(setup.cap("1024MiB"));
         assert!(run.stdout.contains("take(&p, 512 * MIB) = 2"), "{ill}: {}", run.stdout);
-        assert_eq!(run.only_report()["devices"][0]["refused_by_cap"], 1, "{ill}");
+        assert_eq!(run.device()["refused_by_cap"], 1, "{ill}");
     }
 }
 
 #[test]
 fn a_sticky_error_is_the_programs_and_a_reset_ends_it() {
     let setup = || how("sticky").env("VRAMTRACE_SIM_FAULT", "700@cuMemAlloc_v2:3");
-    let ours = as_bare(setup(), |setup| setup);
+    let ours = as_bare(setup(), "").quiet();
     assert!(ours.stdout.contains("= 700"), "{}", ours.stdout);
-    assert_eq!(ours.stderr, "");
-    let device = &ours.only_report()["devices"][0];
-    assert_eq!(device["live_bytes"], 600 * MIB, "{device:#}");
+    assert_eq!(ours.device()["live_bytes"], 600 * MIB);
     // 518 MiB of the new context and 300, and not a second time 300.
     let capped = Program::c("sick").run(setup().cap("1000MiB")).ok();
     let tail: Vec<&str> = capped.stdout.lines().rev().take(2).collect();
@@ -76,11 +69,8 @@ fn a_sticky_error_is_the_programs_and_a_reset_ends_it() {
 #[test]
 fn calls_after_the_drivers_end_get_its_answer() {
     for cap in ["", "8GiB"] {
-        let ours = as_bare(how("late").env("VRAMTRACE_SIM_FAULT", "exit"), |setup| {
-            if cap.is_empty() { setup } else { setup.cap(cap) }
-        });
+        let ours = as_bare(how("late").env("VRAMTRACE_SIM_FAULT", "exit"), cap).quiet();
         assert_eq!(ours.stdout.matches("= 4\n").count(), 3, "{}", ours.stdout);
-        assert_eq!(ours.stderr, "");
         let process = ours.only_report();
         assert_eq!(process["ended_in_order"], true);
         assert_eq!(process["devices"][0]["live_bytes"], 64 * MIB, "the free has failed");
@@ -90,7 +80,7 @@ fn calls_after_the_drivers_end_get_its_answer() {
 /// The thread that asks NVML does not keep the process alive.
 #[test]
 fn a_program_whose_first_thread_ends_first_ends() {
-    as_bare(how("leave"), |setup| setup.cap("8GiB"));
+    as_bare(how("leave"), "8GiB");
 }
 
 /// Where a filter forbids threads, NVML is not asked at all, and one line says what that means.

@@ -11,16 +11,12 @@ fn calls_on_small_stacks_are_as_without_us() {
                 let driver = crate::sanitizers::plain_driver();
                 Setup::simulated().env("LD_LIBRARY_PATH", driver).arg(kind).arg(kib)
             };
-            let bare = program.run(setup()).ok();
             for stacks in ["native,python", "native", "none"] {
-                let ours = program.run(setup().preload().env("VRAMTRACE_STACKS", stacks));
-                assert_eq!(ours.status, 0, "{kind} {kib} {stacks}: {}", ours.stderr);
-                assert_eq!((&*ours.stdout, &*ours.stderr), (&*bare.stdout, ""), "{kind} {kib}");
-                let process = ours.only_report();
-                assert_eq!(process["devices"][0]["allocations"], 5000, "{kind} {kib} {stacks}");
+                let with = |setup: Setup| setup.preload().env("VRAMTRACE_STACKS", stacks);
+                let ours = program.as_bare(setup(), with).quiet().ok();
+                assert_eq!(ours.device()["allocations"], 5000, "{kind} {kib} {stacks}");
             }
-            let capped = program.run(setup().cap("1GiB")).ok();
-            assert_eq!(capped.stdout, bare.stdout, "{kind} {kib}");
+            program.as_bare(setup(), |setup| setup.cap("1GiB")).ok();
         }
     }
 }
@@ -36,21 +32,16 @@ fn calls_of_many_threads_on_small_stacks_are_as_without_us() {
         let setup = Setup::simulated().env("LD_LIBRARY_PATH", driver).arg("thread").arg(16);
         preload(setup.arg(THREADS).timeout(std::time::Duration::from_secs(120)))
     };
-    let bare = program.run(setup(|setup| setup)).ok();
-    let ours = program.run(setup(Setup::preload)).ok();
-    assert_eq!((&*ours.stdout, &*ours.stderr), (&*bare.stdout, ""));
-    let process = ours.only_report();
-    assert_eq!(process["devices"][0]["allocations"], 5000 * THREADS + 100);
+    let ours = program.as_bare(setup(|setup| setup), Setup::preload).quiet().ok();
+    assert_eq!(ours.device()["allocations"], 5000 * THREADS + 100);
     // Without the context, which is measured in time.
     let none = |setup: Setup| {
         let setup = setup.cap("1GiB").env("VRAMTRACE_SIM_NVML", "absent");
         setup.env("VRAMTRACE_TEST_NO_PAGES", "stack")
     };
     let without = program.run(setup(none)).ok();
-    assert_eq!(without.stdout, bare.stdout.replace("pieces 100", "pieces 64"));
-    let lines: Vec<&str> =
-        without.stderr.lines().filter(|line| line.contains("host memory")).collect();
-    assert!(lines.len() <= 1, "{}", without.stderr);
+    assert_eq!(without.stdout, ours.stdout.replace("pieces 100", "pieces 64"));
+    assert!(without.stderr.matches("host memory").count() <= 1, "{}", without.stderr);
 }
 
 /// A main thread's stack grows as it is touched. How far it reaches is asked once for a stretch of it, not
@@ -62,6 +53,6 @@ fn deep_in_the_main_thread_a_call_asks_the_system_nothing() {
         let run = program.run(Setup::simulated().preload().arg(kib).arg(2000)).ok();
         let asked: u32 = run.stdout.trim().strip_prefix("asked ").unwrap().parse().unwrap();
         assert!(asked < 40, "{kib} KiB deep: {asked} times in 4000 calls");
-        assert_eq!(run.only_report()["devices"][0]["allocations"], 2000);
+        assert_eq!(run.device()["allocations"], 2000);
     }
 }

@@ -30,31 +30,20 @@ fn as_bare(how: &str, times: u32, change: impl Fn(Setup) -> Setup) -> Run {
 /// The trace is whole: the end of the process is in it, and it says nothing of a failure.
 #[track_caller]
 fn recorded(run: &Run) {
-    let process = run.only_report();
-    assert_eq!(process["ended_in_order"], true, "{}", run.stderr);
+    assert_eq!(run.only_report()["ended_in_order"], true, "{}", run.stderr);
     assert_eq!(run.stderr, "");
 }
 
+/// A jump out of a signal's handler, an end of the thread there and a cancellation wait for the end of the hook; a jump within
+/// the handler is made at once.
 #[test]
-fn a_jump_out_of_a_signal_handler_waits_for_the_end_of_the_hook() {
-    for how in ["jump", "alternate"] {
-        recorded(&as_bare(how, 500, Setup::contradicts));
+fn what_leaves_a_hook_waits_for_its_end() {
+    for (how, times) in [("jump", 500), ("alternate", 500), ("exit", 150)] {
+        recorded(&as_bare(how, times, Setup::contradicts));
     }
-}
-
-#[test]
-fn a_jump_within_a_signal_handler_is_made_at_once() {
-    recorded(&as_bare("local", 200, |setup| setup));
-}
-
-#[test]
-fn a_thread_that_ends_in_a_signal_handler_ends_after_the_hook() {
-    recorded(&as_bare("exit", 150, Setup::contradicts));
-}
-
-#[test]
-fn asynchronous_cancellation_waits_for_the_end_of_the_hook() {
-    recorded(&as_bare("cancel", 120, |setup| setup));
+    for (how, times) in [("local", 200), ("cancel", 120)] {
+        recorded(&as_bare(how, times, |setup| setup));
+    }
 }
 
 /// In the slow parts: windows that are begun, and a live page that is stored, again and again.

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use testkit::{Program, Scratch, Setup, vramtrace};
+use testkit::{Program, Scratch, Setup};
+
+use crate::trace_file_damage::files;
 
 fn names(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_string();
+    let mut names: Vec<_> = files(directory).into_iter().map(name).collect();
     names.retain(|name| !matches!(name.as_str(), "stdout" | "stderr"));
     names.sort();
     names
@@ -33,15 +34,12 @@ fn a_name_without_the_extension_is_one_directory_for_all_ranks() {
 
 #[test]
 fn devices_and_plain_files_are_left_alone() {
-    let run = record(Scratch::new(), "/dev/zero").ok();
-    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-    assert!(run.stderr.contains("Not a directory"), "{}", run.stderr);
-    assert!(!Path::new("/dev/zero.2").exists() && names(&run.scratch.0).is_empty());
-
     let scratch = Scratch::new();
     std::fs::write(scratch.0.join("notes"), "mine").unwrap();
-    let run = record(scratch, "notes").ok();
+    let run = record(record(scratch, "notes").ok().scratch, "/dev/zero").ok();
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert!(run.stderr.contains("Not a directory"), "{}", run.stderr);
+    assert!(!Path::new("/dev/zero.2").exists());
     assert_eq!(names(&run.scratch.0), ["notes"]);
     assert_eq!(std::fs::read(run.scratch.0.join("notes")).unwrap(), b"mine");
 
@@ -52,69 +50,55 @@ fn devices_and_plain_files_are_left_alone() {
         return testkit::skip_here("a null device of our own: mknod is not allowed");
     }
     let run = record(scratch, null.to_str().unwrap()).ok();
-    assert_eq!((run.stderr.as_str(), names(&run.scratch.0)), ("", vec!["null".to_string()]));
+    assert_eq!(names(&run.quiet().scratch.0), ["null"]);
 }
 
-fn run_into(directory: &Path, out: &str) -> Output {
-    let output = vramtrace()
-        .current_dir(directory)
-        .args(["run", "--simulate=1x8GiB", "--out", out, "--"])
-        .arg(&Program::c("endings").0)
-        .output()
-        .unwrap();
+fn run_into(scratch: &Scratch, out: &str) -> Output {
+    let program = Program::c("endings").0;
+    let line = format!("run --simulate=1x8GiB --out {out} -- {}", program.display());
+    let output = scratch.run(&line);
     assert!(output.status.success(), "{output:?}");
     output
 }
 
-fn report(directory: &Path, inputs: &[&str]) -> serde_json::Value {
-    let output = vramtrace()
-        .current_dir(directory)
-        .args(["report", "--json"])
-        .args(inputs)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+/// The traces of a report.
+fn reported(scratch: &Scratch, line: &str) -> Vec<String> {
+    let report = scratch.json(line);
+    let all = report["processes"].as_array().unwrap().iter();
+    all.map(|process| process["trace"].as_str().unwrap().to_string()).collect()
 }
 
 #[test]
 fn a_taken_name_is_numbered_and_found_again() {
     let scratch = Scratch::new();
-    run_into(&scratch.0, "x.vtrace");
-    let second = run_into(&scratch.0, "x.vtrace");
+    run_into(&scratch, "x.vtrace");
+    let second = run_into(&scratch, "x.vtrace");
     assert!(String::from_utf8_lossy(&second.stderr).contains("x.2.vtrace"), "{second:?}");
     assert_eq!(names(&scratch.0), ["x.2.vtrace", "x.vtrace"]);
     // Of a directory, the newest run.
-    let newest = report(&scratch.0, &["."]);
-    assert_eq!(newest["processes"].as_array().unwrap().len(), 1);
-    assert_eq!(newest["processes"][0]["trace"], "./x.2.vtrace");
-    let both = report(&scratch.0, &["x.vtrace", "x.2.vtrace"]);
-    assert_eq!(both["processes"].as_array().unwrap().len(), 2);
+    assert_eq!(reported(&scratch, "report ."), ["./x.2.vtrace"]);
+    assert_eq!(reported(&scratch, "report x.vtrace x.2.vtrace").len(), 2);
 }
 
 #[test]
 fn the_newest_run_is_found_in_a_directory_of_any_name() {
     let scratch = Scratch::new();
-    run_into(&scratch.0, "first.vtrace");
-    run_into(&scratch.0, "elsewhere");
+    run_into(&scratch, "first.vtrace");
+    run_into(&scratch, "elsewhere");
     let newest = names(&scratch.0.join("elsewhere"));
-    let report = report(&scratch.0, &[]);
-    let traces = report["processes"].as_array().unwrap();
-    let paths: Vec<PathBuf> =
-        traces.iter().map(|one| one["trace"].as_str().unwrap().into()).collect();
-    assert_eq!(paths, [PathBuf::from("elsewhere").join(&newest[0])]);
+    assert_eq!(reported(&scratch, "report"), [format!("elsewhere/{}", newest[0])]);
 }
 
 #[test]
 fn the_launcher_and_the_recorder_agree_on_what_records_nothing_and_on_directories() {
     for out in ["off", "/dev/null"] {
         let scratch = Scratch::new();
-        run_into(&scratch.0, out);
-        let run = record(scratch, out).ok();
-        assert_eq!((run.stderr.as_str(), names(&run.scratch.0)), ("", vec![]), "{out}");
+        run_into(&scratch, out);
+        let run = record(scratch, out).ok().quiet();
+        assert_eq!(names(&run.scratch.0), [""; 0], "{out}");
     }
     let scratch = Scratch::new();
-    run_into(&scratch.0, "run.vtrace/");
+    run_into(&scratch, "run.vtrace/");
     let run = record(scratch, "run.vtrace/").ok();
     assert_eq!(names(&run.scratch.0), ["run.vtrace"]);
     let traces = names(&run.scratch.0.join("run.vtrace"));
@@ -124,8 +108,8 @@ fn the_launcher_and_the_recorder_agree_on_what_records_nothing_and_on_directorie
 #[test]
 fn a_percent_sign_in_the_name_of_the_working_directory_is_no_code() {
     let scratch = Scratch::new();
-    let here = scratch.0.join("50%h");
-    std::fs::create_dir(&here).unwrap();
+    let here = Scratch::at(scratch.0.join("50%h"));
+    std::fs::create_dir(&here.0).unwrap();
     run_into(&here, "run.vtrace");
-    assert_eq!(names(&here), ["run.vtrace"]);
+    assert_eq!(names(&here.0), ["run.vtrace"]);
 }

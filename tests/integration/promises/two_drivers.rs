@@ -3,7 +3,9 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use testkit::{Program, Run, Scratch, Setup, sim, sim_dir, vramtrace};
+
+use serde_json::json;
+use testkit::{Program, Scratch, Setup, has, sim, sim_dir};
 
 const MIB: u64 = 1 << 20;
 
@@ -29,21 +31,17 @@ fn forwarding(scratch: &Scratch, has: impl Fn(&str) -> bool) -> PathBuf {
     directory
 }
 
-fn followed_once(has: impl Fn(&str) -> bool, lookups: &[&str]) {
+fn followed_once(exports: impl Fn(&str) -> bool, lookups: &[&str]) {
     let scratch = Scratch::new();
-    let directory = forwarding(&scratch, has);
+    let directory = forwarding(&scratch, exports);
     let program = Program::c("lookups");
     for lookup in lookups {
         let setup = Setup::simulated()
             .arg(lookup)
             .env("LD_LIBRARY_PATH", &directory)
             .env("INNER_LIBCUDA", sim_dir().join("libcuda.so.1"));
-        let bare = program.run(setup.clone()).ok();
-        let ours = program.run(setup.clone().preload()).ok();
-        assert_eq!((&ours.stdout, &ours.stderr), (&bare.stdout, &bare.stderr), "{lookup}");
-        let device = &ours.only_report()["devices"][0];
-        assert_eq!(device["allocations"], 2, "{lookup} {device:#}");
-        assert_eq!(device["frees"], 2, "{lookup} {device:#}");
+        let ours = program.as_bare(setup.clone(), Setup::preload).quiet().ok();
+        has(&ours.device(), json!({ "allocations": 2, "frees": 2 }));
         assert_eq!(ours.notes(), [""; 0], "{lookup}");
         // The context takes 518 MiB: 4 MiB more do not fit.
         let capped = program.run(setup.cap("520MiB"));
@@ -58,10 +56,8 @@ fn a_driver_that_opens_the_real_one_is_followed_once() {
 
 #[test]
 fn what_only_the_inner_driver_has_is_followed() {
-    followed_once(
-        |name| !name.starts_with("cuMemAlloc") && !name.starts_with("cuMemFree"),
-        &["proc1-0", "proc2-0", "proc2-2"],
-    );
+    let has = |name: &str| !name.starts_with("cuMemAlloc") && !name.starts_with("cuMemFree");
+    followed_once(has, &["proc1-0", "proc2-0", "proc2-2"]);
 }
 
 /// Beside the first driver; a file of its own, as the loader knows files.
@@ -71,19 +67,16 @@ fn copy(scratch: &Scratch) -> PathBuf {
     path
 }
 
-fn second(scratch: &Scratch, way: &str, setup: impl FnOnce(Setup) -> Setup) -> Run {
-    let first = Setup::simulated().arg(copy(scratch).display()).arg(way);
-    Program::c("second").run(setup(first)).ok()
+fn setup(scratch: &Scratch, way: &str) -> Setup {
+    Setup::simulated().arg(copy(scratch).display()).arg(way)
 }
 
 #[test]
 fn a_second_driver_is_not_hooked_and_is_reported() {
     let scratch = Scratch::new();
     for way in ["dlsym", "proc"] {
-        let bare = second(&scratch, way, |setup| setup);
-        let ours = second(&scratch, way, Setup::preload);
-        assert_eq!((&ours.stdout, &ours.stderr), (&bare.stdout, &bare.stderr), "{way}");
-        assert_eq!(ours.only_report()["devices"][0]["live_bytes"], 12 * MIB, "{way}");
+        let ours = Program::c("second").as_bare(setup(&scratch, way), Setup::preload).quiet().ok();
+        assert_eq!(ours.device()["live_bytes"], 12 * MIB, "{way}");
         let notes = ours.notes();
         assert!(notes.iter().any(|note| note.starts_with("a second driver")), "{way} {notes:?}");
     }
@@ -93,28 +86,22 @@ fn a_second_driver_is_not_hooked_and_is_reported() {
 fn a_second_driver_gives_no_memory_under_a_cap() {
     let scratch = Scratch::new();
     for way in ["dlsym", "proc"] {
-        let run = second(&scratch, way, |setup| setup.cap("8GiB"));
+        let run = Program::c("second").run(setup(&scratch, way).cap("8GiB")).ok();
         assert!(!run.stdout.contains("64 * MIB) = 0"), "{way}: {}", run.stdout);
         assert!(run.stdout.contains("= 801"), "{way}: {}", run.stdout);
         assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
         assert!(run.stderr.contains("libcuda.so.1.copy: a second driver"), "{}", run.stderr);
     }
-    let bare = second(&scratch, "version", |setup| setup);
-    let ours = second(&scratch, "version", |setup| setup.cap("8GiB"));
-    assert_eq!(ours.stdout, bare.stdout, "its version is printed");
+    // Its version is printed.
+    Program::c("second").as_bare(setup(&scratch, "version"), |setup| setup.cap("8GiB")).ok();
 }
 
 #[test]
 fn doctor_finds_a_second_driver() {
     let scratch = Scratch::new();
     let (program, copy) = (Program::c("second"), copy(&scratch));
-    let output = vramtrace()
-        .args(["doctor", "--simulate", "--"])
-        .args([&program.0, &copy])
-        .arg("dlsym")
-        .current_dir(&scratch.0)
-        .output()
-        .unwrap();
+    let line = format!("doctor --simulate -- {} {} dlsym", program.0.display(), copy.display());
+    let output = scratch.run(&line);
     let printed = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{printed}");
     assert!(printed.contains("problem   a second driver file"), "{printed}");

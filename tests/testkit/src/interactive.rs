@@ -70,6 +70,12 @@ impl InteractiveProgram {
         self.ask(order).parse().unwrap()
     }
 
+    /// Those of several orders, "a 100, f".
+    #[track_caller]
+    pub fn results(&mut self, orders: &str) -> Vec<i32> {
+        orders.split(", ").map(|order| self.result(order)).collect()
+    }
+
     pub fn stderr(&self) -> String {
         std::fs::read_to_string(self.scratch.0.join("stderr")).unwrap()
     }

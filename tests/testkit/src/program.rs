@@ -53,6 +53,16 @@ impl Program {
         self.run_in(setup, scratch)
     }
 
+    /// Runs it as it is set up, then as `change` sets it up, and returns the second run: output and status are the same.
+    #[track_caller]
+    pub fn as_bare(&self, setup: Setup, change: impl FnOnce(Setup) -> Setup) -> Run {
+        let (bare, what) = (self.run(setup.clone()), setup.shown());
+        let ours = self.run(change(setup));
+        let ends = |run: &Run| (run.stdout.clone(), run.status);
+        assert_eq!(ends(&ours), ends(&bare), "{what}: {}", ours.stderr);
+        ours
+    }
+
     #[track_caller]
     pub fn run_in(&self, setup: Setup, scratch: Scratch) -> Run {
         let limit = setup.timeout.unwrap_or(Duration::from_secs(60)) * machine::patience();

@@ -37,6 +37,12 @@ impl Run {
         processes[0].clone()
     }
 
+    /// The first device of the only process.
+    #[track_caller]
+    pub fn device(&self) -> serde_json::Value {
+        self.only_report()["devices"][0].clone()
+    }
+
     /// The recorder's notes in the only trace.
     pub fn notes(&self) -> Vec<String> {
         let bytes = std::fs::read(self.only_trace()).unwrap();
@@ -51,6 +57,13 @@ impl Run {
     #[track_caller]
     pub fn ok(self) -> Run {
         assert_eq!(self.status, 0, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+
+    /// With nothing on stderr.
+    #[track_caller]
+    pub fn quiet(self) -> Run {
+        assert_eq!(self.stderr, "", "{}", self.stdout);
         self
     }
 }

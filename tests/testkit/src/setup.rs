@@ -83,6 +83,11 @@ impl Setup {
         self
     }
 
+    /// The arguments.
+    pub(crate) fn shown(&self) -> String {
+        self.args.join(" ")
+    }
+
     /// A new directory for the files of a run.
     pub fn scratch(&self) -> Scratch {
         let scratch = if self.user.is_some() { Scratch::reachable() } else { Scratch::new() };

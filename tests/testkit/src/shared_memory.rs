@@ -43,6 +43,21 @@ impl SharedMemory {
         (run.status.code().unwrap(), text(&run.stdout), text(&run.stderr))
     }
 
+    /// What the words of a line print where they succeed.
+    #[track_caller]
+    pub fn says(&self, launcher: &[&str], line: &str) -> String {
+        let (status, out, err) = self.command(launcher, &Vec::from_iter(line.split(' ')));
+        assert_eq!(status, 0, "{line}: {err}");
+        out
+    }
+
+    /// They are refused, with this reason.
+    #[track_caller]
+    pub fn refuses(&self, line: &str, why: &str) {
+        let (status, out, err) = self.command(&[], &Vec::from_iter(line.split(' ')));
+        assert!(status == 2 && err.contains(why), "{line}: {status} {out}{err}");
+    }
+
     /// The live bytes of a listed process on its first device.
     pub fn live_bytes(processes: &[Value], pid: u32) -> Option<u64> {
         let process = processes.iter().find(|process| process["pid"] == pid)?;
