@@ -14,7 +14,7 @@ use vramtrace_format::{
     Alloc, Definition, DeviceId, Event, Kind, RefusedBy, Space, StackId, TraceReader,
 };
 use vramtrace_reader::allocator::{Cache, Conf};
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::open;
 
 /// Live at once: what a framework's cache or a text generation keeps.
 const LIVE: u64 = 20_000;
@@ -44,7 +44,7 @@ fn main() {
         TraceReader::new(&bytes).expect("a trace").events().count() as u64
     });
     clock.timed("replay", events, || {
-        let trace = Trace::open(&path).expect("a trace");
+        let trace = open(&path).expect("a trace");
         trace.replay(&trace.definitions().0, &mut ()).state.events
     });
     clock.timed("vramtrace report", events, || {

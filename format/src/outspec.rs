@@ -1,7 +1,6 @@
 //! Parses `VRAMTRACE_OUT` and `--out`: `off`, or the pattern of a file or directory with %-codes. The recorder opens
 //! the file; the command looks for it afterwards.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Extension of a trace's file name, without the dot.
@@ -89,7 +88,9 @@ pub fn is_file(pattern: &[u8]) -> bool {
 }
 
 /// Whether the path is the null device, under any name: then nothing is recorded.
+#[cfg(unix)]
 pub fn is_null_device(path: &Path) -> bool {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
     // Major number 1, minor number 3.
     const NULL: u64 = 1 << 8 | 3;
     let about = std::fs::metadata(path);

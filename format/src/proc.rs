@@ -3,8 +3,7 @@
 //! A process counts as dead only if that is proven. What cannot be read proves nothing: /proc may not be mounted, may
 //! hide processes, or be out of reach (`chroot`, Landlock, the limit of open files).
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::{fs, io};
 
 /// What is known of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,13 +146,24 @@ pub fn pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
+/// The id of a namespace of this thread.
+#[cfg(unix)]
+pub(crate) fn namespace(kind: &str) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(format!("/proc/thread-self/ns/{kind}")).map(|about| about.ino())
+}
+
+#[cfg(not(unix))]
+pub(crate) fn namespace(_: &str) -> io::Result<u64> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 const NS_PER_TICK: i128 = 10_000_000;
 
 /// By how much /proc shifts start times for this process. `None`: not known.
 fn shift_ns() -> Option<i128> {
     /// The first time namespace, whose times are not shifted.
     const INITIAL: u64 = 0xEFFF_FFFA;
-    let namespace = |name| fs::metadata(format!("/proc/thread-self/ns/{name}")).map(|ns| ns.ino());
     let own = match namespace("time") {
         Ok(INITIAL) => return Some(0),
         Ok(own) => own,

@@ -15,7 +15,7 @@ use libfuzzer_sys::fuzz_target;
 use repaired::{trace, words};
 use vramtrace_format::WindowKind;
 use vramtrace_reader::analysis::verify::verify;
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::open;
 
 const COMMANDS: &[&[&str]] = &[
     &["report"],
@@ -54,7 +54,7 @@ fuzz_target!(|input: &[u8]| {
         trace(&[(WindowKind::Definitions, &inside[..at]), (WindowKind::Events, &inside[at..])]);
     let path = place().join("trace.vtrace");
     std::fs::write(&path, bytes).expect("written");
-    let opened = Trace::open(&path).expect("its header is sound");
+    let opened = open(&path).expect("its header is sound");
     let _ = verify(&opened).violated;
     let Some(program) = std::env::var_os("VRAMTRACE_BIN") else { return };
     let arguments = COMMANDS[usize::from(*command) % COMMANDS.len()];

@@ -18,7 +18,7 @@ use vramtrace_format::{
     HEADER_BYTES, Header, SLOT, TailPlace, TraceReader, WindowHeader, WindowKind, WindowWriter, tail,
 };
 use vramtrace_reader::analysis::ranks::ProcessFigures;
-use vramtrace_reader::trace::{self, Trace};
+use vramtrace_reader::trace::{self, open};
 
 const NAMES: [&[u8]; 6] =
     [b"a.vtrace", b"b.vtrace", b"a.vtrace.2", b"run", b"\x1b[2J\n.vtrace", b"..vtrace"];
@@ -102,7 +102,7 @@ fuzz_target!(|input: &[u8]| {
     for name in NAMES {
         let path = place.join(OsStr::from_bytes(name));
         let _ = trace::merge(&path);
-        let _ = Trace::open(&path).map(|trace| trace.definitions());
+        let _ = open(&path).map(|trace| trace.definitions());
     }
     assert_eq!(std::fs::read(&outside).expect("still there"), OUTSIDE);
 });

@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use vramtrace_reader::files::{self, Directory};
 use vramtrace_reader::symbols::Packed;
-use vramtrace_reader::trace::{Trace, load};
+use vramtrace_reader::trace::{Trace, copy_with, load};
 
 use super::caveats;
 use super::output::Output;
@@ -132,10 +132,10 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
     let packed = Packed::of(&definitions, trace.header());
     to.write_at(|file| {
         match to.has_extension("gz") {
-            false => trace.copy_with(&packed.definitions, file)?,
+            false => copy_with(trace, &packed.definitions, file)?,
             true => {
                 let mut whole = tempfile::tempfile()?;
-                trace.copy_with(&packed.definitions, &whole)?;
+                copy_with(trace, &packed.definitions, &whole)?;
                 whole.rewind()?;
                 let mut compressed = GzEncoder::new(file, Compression::default());
                 std::io::copy(&mut whole, &mut compressed)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::symbols::{PackLimits, Packed};
-use vramtrace_reader::trace::{Trace, load};
+use vramtrace_reader::trace::{Trace, append, load};
 use vramtrace_reader::units::several;
 
 use crate::console::message;
@@ -47,6 +47,6 @@ fn add_to(trace: &Trace, limits: PackLimits) -> usize {
     }
     let packed = Packed::within(&definitions, trace.header(), Some(limits));
     // Without its names a trace is read on this machine as before.
-    let _ = trace.append(&packed.definitions);
+    let _ = append(&trace, &packed.definitions);
     packed.left_out
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::report::shell;
-use vramtrace_reader::trace::{LoadedTraces, Trace, is_compressed_trace, load, process_name};
+use vramtrace_reader::trace::{self, LoadedTraces, Trace, is_compressed_trace, load, process_name};
 use vramtrace_reader::{files, import};
 
 use super::caveats;
@@ -187,7 +187,7 @@ fn imported(path: &Path) -> Result<Trace, Failure> {
     let handle = file.as_file().try_clone().map_err(|error| failed(&error))?;
     import::convert(&history, path, handle).map_err(|error| failed(&error))?;
     history.caveats.iter().for_each(message);
-    let trace = Trace::open(file.path()).map_err(|error| failed(&error))?;
+    let trace = trace::open(file.path()).map_err(|error| failed(&error))?;
     Ok(trace.shown_as(path))
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use vramtrace_format::escape::Escape;
 use vramtrace_format::{Event, SiteId};
-use vramtrace_reader::trace::{OpenError, Trace};
+use vramtrace_reader::trace::{OpenError, Trace, open};
 use vramtrace_reader::units::several;
 
 use super::Check;
@@ -33,7 +33,7 @@ pub fn of(ended: &RunResult) -> Result<Vec<Check>, String> {
     let mut used = Used::default();
     for path in &traces {
         let wrong = |error: OpenError| format!("{}: {error}", path.display());
-        used.add(&Trace::open(path).map_err(wrong)?);
+        used.add(&open(path).map_err(wrong)?);
     }
     let how = match ended.status {
         Status::Exited(code) => format!("exit {code}"),

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions, UncheckedAdvice};
+use vramtrace_model::trace::Bytes;
 
 /// A file, mapped to be read.
 #[derive(Debug)]
@@ -69,19 +70,19 @@ impl Map {
         Ok(Map { guarded, map: map.make_read_only()?, changed: true })
     }
 
-    /// The offset from which on zeros were read because the file became shorter, or could not be read.
-    pub fn cut_at(&self) -> Option<u64> {
-        self.guarded.0.cut.load(SeqCst).checked_sub(1).map(|at| at as u64)
-    }
-
     /// Says that it is read from the start to the end.
     pub fn read_in_order(&self) {
         // A hint to the kernel: a failure changes nothing.
         let _ = self.map.advise(Advice::Sequential);
     }
+}
 
-    /// Releases the memory that its pages take in this process. The kernel reads them again when needed.
-    pub fn release(&self) {
+impl Bytes for Map {
+    fn cut_at(&self) -> Option<u64> {
+        self.guarded.0.cut.load(SeqCst).checked_sub(1).map(|at| at as u64)
+    }
+
+    fn release(&self) {
         if !self.changed {
             // SAFETY: a shared map of a file, only read. Its pages come back from the file.
             let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };

@@ -11,7 +11,7 @@ use vramtrace_reader::analysis::leaks::{
 };
 use vramtrace_reader::analysis::roles::{LiveRoles, Role, RoleLearner};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
-use vramtrace_reader::trace::{Definitions, Trace};
+use vramtrace_reader::trace::{Definitions, Trace, open_of};
 
 /// The lines of a device that grow, together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -111,7 +111,7 @@ impl Followed {
         user: u32,
         is_its: impl Fn(&Header) -> bool,
     ) -> Option<bool> {
-        let mut opened = places.into_iter().filter_map(|path| Trace::open_of(user, &path).ok());
+        let mut opened = places.into_iter().filter_map(|path| open_of(user, &path).ok());
         let is_its = |trace: &Trace| is_its(trace.header());
         let trace = opened.find(is_its)?;
         if self.observers.header.uuid != trace.header().uuid {

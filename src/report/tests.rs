@@ -16,7 +16,7 @@ use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::whatif::Recorded;
 use crate::analysis::{Collect, Level, Moment, Process, RolesOf, Wanted, read_all};
 use crate::testing::{MS, SECOND, TraceBuilder, cached};
-use crate::trace::Trace;
+use crate::trace::open;
 
 fn process(builder: &TraceBuilder) -> Process {
     process_at(builder, Moment::End)
@@ -25,7 +25,7 @@ fn process(builder: &TraceBuilder) -> Process {
 fn process_at(builder: &TraceBuilder, moment: Moment) -> Process {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = open(file.path()).unwrap();
     let process = Process::read(&trace, moment);
     Process { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..process }
 }
@@ -33,7 +33,7 @@ fn process_at(builder: &TraceBuilder, moment: Moment) -> Process {
 fn rank_of(builder: &TraceBuilder) -> ProcessFigures {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
-    let rank = ranks::read(&[Trace::open(file.path()).unwrap()], &|_, _| {}).remove(0);
+    let rank = ranks::read(&[open(file.path()).unwrap()], &|_, _| {}).remove(0);
     ProcessFigures { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..rank }
 }
 
@@ -306,7 +306,7 @@ fn when_the_contexts_are_gone_the_last_look_is_shown() {
 fn torch() -> Process {
     let file = tempfile::NamedTempFile::new().unwrap();
     cached().write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = open(file.path()).unwrap();
     let mut process = Process::read(&trace, Moment::End);
     process.look_closer(&trace, Wanted { fatal: true, holders: true, leaks: None });
     Process { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..process }
@@ -314,10 +314,12 @@ fn torch() -> Process {
 
 /// The replays of a what-if are its own: of one out-of-memory, and of a whole trace.
 fn decodes_of_whatif(path: &Path) -> (u32, u32) {
-    let trace = Trace::open(path).unwrap();
+    let trace = open(path).unwrap();
     let definitions = trace.definitions().0;
     let ended = oom::ended(&oom::list(&trace, &definitions).0.ooms);
-    let mut post_mortems = oom::examine(&trace, &definitions, &ended);
+    let mut examined = oom::PostMortems::new(&definitions, ended);
+    trace.visit(&definitions, &mut [&mut examined]);
+    let mut post_mortems = examined.finish();
     let before = trace.decodes();
     post_mortems.iter_mut().for_each(|one| one.find_remedy(&trace, &definitions));
     let remedy = trace.decodes() - before;
@@ -332,7 +334,7 @@ fn a_report_decodes_a_trace_twice() {
     let (remedy, whatif) = decodes_of_whatif(file.path());
     assert!(remedy > 0 && whatif > 0);
     let decodes = |moment, collect, wanted| {
-        let traces = [Trace::open(file.path()).unwrap()];
+        let traces = [open(file.path()).unwrap()];
         let mut processes = read_all(&traces, moment, collect, &|_, _| {});
         processes[0].look_closer(&traces[0], wanted);
         assert_eq!(processes[0].fatal.len(), usize::from(wanted.fatal));
@@ -348,7 +350,7 @@ fn a_report_decodes_a_trace_twice() {
     assert_eq!(decodes(Moment::Peak, collect, holders), 3);
     assert_eq!(decodes(Moment::End, Collect::default(), holders), 3, "roles were not collected");
 
-    let traces = vec![Trace::open(file.path()).unwrap()];
+    let traces = vec![open(file.path()).unwrap()];
     let processes = read_all(&traces, Moment::End, html::COLLECT, &|_, _| {});
     let names = vec!["a.vtrace".to_string()];
     let mut run = html::PageRun { label: "a".into(), names, processes, traces };
@@ -362,7 +364,7 @@ fn what_is_held_at_a_moment_takes_two_decodes() {
     let file = tempfile::NamedTempFile::new().unwrap();
     cached().write(file.path());
     let decodes = |moment: Moment, collected, wants_roles| {
-        let traces = [Trace::open(file.path()).unwrap()];
+        let traces = [open(file.path()).unwrap()];
         let read = if moment.is_peak() { Moment::End } else { moment };
         let collect = Collect { roles: collected, ..Collect::default() };
         let process = &read_all(&traces, read, collect, &|_, _| {})[0];
@@ -447,7 +449,7 @@ fn a_long_trace_is_decoded_once() {
     let wanted = Wanted { fatal: true, holders: true, leaks: None };
     let held = |points| {
         let collect = Collect { roles: Some(RolesOf::Blocks), points, ..Collect::default() };
-        let traces = [Trace::open(file.path()).unwrap()];
+        let traces = [open(file.path()).unwrap()];
         let mut processes = read_all(&traces, Moment::End, collect, &|_, _| {});
         processes[0].look_closer(&traces[0], wanted);
         let who = processes[0].who.take().unwrap();

@@ -47,7 +47,7 @@ pub(super) fn unpacked(mut file: &File) -> io::Result<Option<File>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Trace;
+    use super::super::open::{open, open_of};
     use super::*;
     use flate2::Compression;
     use flate2::write::GzEncoder;
@@ -95,10 +95,10 @@ mod tests {
         std::fs::copy(packed(&plain).path(), at("packed")).unwrap();
         std::os::unix::fs::symlink("trace", at("link")).unwrap();
         for name in ["trace", "packed", "link"] {
-            assert!(Trace::open(&at(name)).is_ok(), "{name}");
+            assert!(open(&at(name)).is_ok(), "{name}");
         }
-        assert!(Trace::open_of(me, &at("trace")).is_ok());
-        let why = |user, name| Trace::open_of(user, &at(name)).unwrap_err().to_string();
+        assert!(open_of(me, &at("trace")).is_ok());
+        let why = |user, name| open_of(user, &at(name)).unwrap_err().to_string();
         assert!(why(me + 1, "trace").contains("another user"), "{}", why(me + 1, "trace"));
         assert!(why(me, "packed").contains("not a vramtrace trace"), "{}", why(me, "packed"));
         assert!(why(me, "link").contains("symbolic links"), "{}", why(me, "link"));

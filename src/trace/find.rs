@@ -7,7 +7,7 @@ use std::fs::{self, DirEntry, FileType};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::file::OpenError;
+use super::open::{self, OpenError, open_beside, started_unix_ns};
 use super::runs::newest_run;
 use super::tail_place::Beside;
 use super::{Trace, compressed};
@@ -126,7 +126,7 @@ fn some(mut lines: Vec<String>, what: &str) -> Vec<String> {
 }
 
 fn open(path: &Path) -> Result<Trace, TraceError> {
-    Trace::open(path).map_err(|source| TraceError::Open { path: path.to_path_buf(), source })
+    open::open(path).map_err(|source| TraceError::Open { path: path.to_path_buf(), source })
 }
 
 /// Loads the newest run in a directory; the empty path is the working directory.
@@ -139,7 +139,7 @@ fn load_directory(path: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceErr
     let (mut traces, mut broken) = (Vec::new(), Vec::new());
     let beside = Beside::at(path);
     for file in &files {
-        match Trace::open_beside(file, &beside) {
+        match open_beside(file, &beside) {
             Ok(trace) => traces.push(trace),
             Err(source) => {
                 broken.push(TraceError::Open { path: file.clone(), source }.to_string());
@@ -236,7 +236,7 @@ fn load_newest(loaded: &mut LoadedTraces) -> Result<(), TraceError> {
     let starts = [here.to_path_buf()].into_iter().chain(directories).filter_map(|directory| {
         let files = traces_in(&directory, looks).ok()?.0;
         looks -= files.len();
-        let start = files.iter().filter_map(|path| Trace::started_unix_ns(path)).max()?;
+        let start = files.iter().filter_map(|path| started_unix_ns(path)).max()?;
         Some((start, directory))
     });
     let newest = starts.max_by_key(|(start, _)| *start);

@@ -101,7 +101,7 @@ mod tests {
             builder.header.world_size = rank.map(|_| 2);
             let path = directory.path().join(format!("{index}.vtrace"));
             builder.write(&path);
-            traces.push(Trace::open(&path).unwrap());
+            traces.push(crate::trace::open(&path).unwrap());
             last.insert(path, *last_ns);
         }
         let (newest, others) = newest_run(traces, |path| last[path]);

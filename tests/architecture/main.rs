@@ -11,7 +11,7 @@ use std::path::Path;
 
 use imports::Layout;
 
-const CRATES: [Layout; 4] = [
+const CRATES: [Layout; 5] = [
     Layout {
         folder: "format/src",
         library: "vramtrace_format",
@@ -52,13 +52,12 @@ const CRATES: [Layout; 4] = [
         apart: &[("model", "driver"), ("interpose", "driver")],
     },
     Layout {
-        folder: "src",
-        library: "vramtrace_reader",
+        folder: "model/src",
+        library: "vramtrace_model",
         divided: "analysis",
         layers: &[
-            "driver error facts spans units",
-            "files",
-            "console trace",
+            "facts spans units",
+            "trace",
             "replay symbols",
             "allocator",
             "analysis/engines",
@@ -70,6 +69,17 @@ const CRATES: [Layout; 4] = [
             "analysis/process",
             "analysis/engine_use analysis/runs analysis/verify",
             "analysis",
+        ],
+        apart: &[],
+    },
+    Layout {
+        folder: "src",
+        library: "vramtrace_reader",
+        divided: "",
+        layers: &[
+            "driver error",
+            "files",
+            "console trace",
             "report export import",
             "live_processes",
             "launch",

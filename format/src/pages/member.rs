@@ -1,8 +1,6 @@
 //! The identity of a group's member, and the namespaces in which pids and segments have a meaning.
 
-use std::fs;
-
-use crate::proc::Stat;
+use crate::proc::{Stat, namespace};
 
 /// A process, and the program that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +63,7 @@ impl Namespaces {
 
     // Reads the calling thread's entry: the main thread may have exited before the others.
     fn inode(kind: &str) -> u64 {
-        use std::os::unix::fs::MetadataExt;
-        fs::metadata(format!("/proc/thread-self/ns/{kind}")).map_or(0, |about| about.ino())
+        namespace(kind).unwrap_or(0)
     }
 }
 

@@ -83,7 +83,7 @@ impl<'a> Names<'a> {
 
     /// The library that requested memory by this stack. `block`: the memory is a block of PyTorch's
     /// cache, else memory of the driver. The rules are those of the command's reports
-    /// (`src/analysis/memory/classifier.rs`), except that names of native functions are not known here.
+    /// (`model/src/analysis/memory/classifier.rs`), except that names of native functions are not known here.
     pub fn library(&mut self, stack: StackId, block: bool) -> Option<Library> {
         let frames = self.frames(stack)?;
         let origins = self.origins(&frames);

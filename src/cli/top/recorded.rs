@@ -14,7 +14,7 @@ use vramtrace_reader::analysis::roles::{LiveRoles, RoleLearner};
 use vramtrace_reader::analysis::{Moment, Process};
 use vramtrace_reader::replay::{State as ReplayState, Until};
 use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::{Trace, open};
 
 use super::draw::draw;
 use super::look::Look;
@@ -33,7 +33,7 @@ fn unpacked() -> (tempfile::NamedTempFile, Trace) {
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(RECORDED).read_to_end(&mut bytes).unwrap();
     std::fs::write(file.path(), bytes).unwrap();
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = open(file.path()).unwrap();
     (file, trace)
 }
 

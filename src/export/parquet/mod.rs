@@ -141,7 +141,7 @@ mod tests {
                 builder.header.start_unix_ns = start_s * 1_000_000_000;
                 let path = scratch.path().join(format!("{index}.vtrace"));
                 std::fs::write(&path, builder.bytes()).unwrap();
-                Trace::open(&path).unwrap()
+                crate::trace::open(&path).unwrap()
             })
             .collect();
         assert_eq!(run_of(&traces), "run=19700101T000010Z-0000000000000007");

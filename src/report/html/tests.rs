@@ -10,13 +10,13 @@ use crate::analysis::roles::RoleFinder;
 use crate::analysis::{Moment, read_all};
 use crate::symbols::Symbols;
 use crate::testing::{MS, TraceBuilder, cached};
-use crate::trace::Trace;
+use crate::trace::open;
 
 fn page(builder: &TraceBuilder) -> String {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("a.vtrace");
     builder.write(&path);
-    let traces = vec![Trace::open(&path).unwrap()];
+    let traces = vec![open(&path).unwrap()];
     let processes = read_all(&traces, Moment::End, COLLECT, &|_, _| {});
     let names = vec!["/home/me/a.vtrace".to_string()];
     let mut run = PageRun { label: "a".into(), names, processes, traces };
@@ -100,7 +100,7 @@ fn small_blocks_are_lumped_where_there_are_too_many() {
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = open(file.path()).unwrap();
     let definitions = trace.definitions().0;
     let symbols = Symbols::of_all(&definitions, trace.header());
     let roles = RoleFinder::new(&trace, &definitions, &symbols);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use vramtrace_format::{Definition, Event, Join, StackFlags, StackId, TraceReader};
 use vramtrace_reader::symbols::{Frame, Symbols};
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::open;
 
 /// One stack as it was written.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl Stacks {
                 of_size.insert(alloc.size, alloc.stack);
             }
         }
-        let trace = Trace::open(path).unwrap();
+        let trace = open(path).unwrap();
         let (definitions, damage) = trace.definitions();
         assert!(damage.is_empty(), "{damage:?}");
         let symbols = Symbols::of_all(&definitions, trace.header());

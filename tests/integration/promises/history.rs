@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{Program, Run, Setup, has};
 use vramtrace_reader::report::json::run::{self, Ended, Judged};
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::open;
 
 const MIB: f64 = (1u64 << 20) as f64;
 const DAY: u64 = 86_400;
@@ -134,7 +134,7 @@ fn week(limit: u64, setup: Setup) {
 
 /// 400 GiB on each device, with a leak of 16 MiB an hour on the first, and the context.
 fn check_hours(run: &Run, days: u64) {
-    let traces = [Trace::open(&run.only_trace()).unwrap()];
+    let traces = [open(&run.only_trace()).unwrap()];
     let hours = (days * 24) as f64;
     let leaked = hours * 16.0 / 1024.0 / 2.0;
     let expected = (400.0 + leaked) * hours;

@@ -6,7 +6,7 @@ use std::path::Path;
 use testkit::{Program, Scratch, Setup, vramtrace};
 use vramtrace_reader::analysis::ranks::{self, ProcessFigures, Source};
 use vramtrace_reader::report::text;
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::{Trace, open};
 
 fn plain(text: &str) -> String {
     anstream::adapter::strip_str(text).to_string()
@@ -15,7 +15,7 @@ fn plain(text: &str) -> String {
 /// Both overviews of these traces. How many of them summed themselves up.
 #[track_caller]
 fn both_ways(traces: &[std::path::PathBuf]) -> usize {
-    let opened: Vec<Trace> = traces.iter().map(|path| Trace::open(path).unwrap()).collect();
+    let opened: Vec<Trace> = traces.iter().map(|path| open(path).unwrap()).collect();
     let alone = |trace: &Trace| ranks::read(std::slice::from_ref(trace), &|_, _| {}).remove(0);
     let summed: Vec<ProcessFigures> = opened.iter().map(alone).collect();
     let replayed: Vec<ProcessFigures> = opened.iter().map(ProcessFigures::replayed).collect();

@@ -12,7 +12,7 @@ use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::{Holdings, Level};
 use vramtrace_reader::replay::{CacheSums, State, Until};
 use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::open;
 
 const MIB: u64 = 1 << 20;
 const CYCLES: usize = 20;
@@ -54,7 +54,7 @@ fn run(pattern: &str, cycles: usize, grows: &str) -> Slept {
 
 fn run_with(setup: Setup) -> Slept {
     let run = Program::c("sleeping").run(setup).ok();
-    let trace = Trace::open(&run.only_trace()).unwrap();
+    let trace = open(&run.only_trace()).unwrap();
     let definitions = trace.definitions().0;
     let symbols = Symbols::of_all(&definitions, trace.header());
     let start = trace.header().start_mono_ns;

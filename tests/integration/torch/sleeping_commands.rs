@@ -57,7 +57,7 @@ impl Moment {
 }
 
 fn moments(run: &Run) -> Vec<Moment> {
-    let trace = vramtrace_reader::trace::Trace::open(&run.only_trace()).unwrap();
+    let trace = vramtrace_reader::trace::open(&run.only_trace()).unwrap();
     let start = trace.header().start_mono_ns;
     run.stdout.lines().filter_map(|line| Moment::parse(line, start)).collect()
 }

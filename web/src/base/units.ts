@@ -1,4 +1,4 @@
-// Figures as people read them, in the words of the command (src/units.rs).
+// Figures as people read them, in the words of the command (model/src/units.rs).
 
 const KIB = 1024;
 

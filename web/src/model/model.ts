@@ -1,5 +1,5 @@
 // One device of one process: what is live at any moment, by the rules of the command
-// (src/analysis/memory/holdings.rs): blocks stand in place of their segments, and what is left of the
+// (model/src/analysis/memory/holdings.rs): blocks stand in place of their segments, and what is left of the
 // segments is PyTorch's free cache.
 
 import type { Failure, Mark, ProcessFacts, ProcessPage } from "../data/facts.ts";

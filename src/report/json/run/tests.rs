@@ -4,7 +4,7 @@ use vramtrace_format::{Counters, Event, HeldBytes, Kind, RefusedBy};
 
 use super::*;
 use crate::testing::{SECOND, TraceBuilder};
-use crate::trace::Trace;
+use crate::trace::{Trace, open};
 
 const MIB: u64 = 1 << 20;
 
@@ -42,7 +42,7 @@ fn lines(most_bytes: u64) -> RunRecords {
     let opened = |(number, builder): (usize, TraceBuilder)| {
         let path = place.path().join(format!("{number}.vtrace"));
         builder.write(&path);
-        Trace::open(&path).unwrap()
+        open(&path).unwrap()
     };
     let traces: Vec<Trace> = run().into_iter().enumerate().map(opened).collect();
     read(&traces, Judged::default(), most_bytes, Ended::default())

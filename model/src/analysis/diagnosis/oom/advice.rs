@@ -1,0 +1,131 @@
+//! What to try after an out-of-memory, the most promising first.
+
+use serde::Serialize;
+use vramtrace_format::Kind;
+
+use super::{Cause, PostMortem};
+use crate::analysis::Level;
+use crate::analysis::whatif::{LARGEST_DEVICE, Origin};
+
+/// A change that would have served the request, as far as the trace tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// VRAMTRACE_CAP cannot be understood.
+    CorrectCap,
+    /// A value of PYTORCH_CUDA_ALLOC_CONF that fits in the same limit.
+    Setting,
+    /// The lowest sufficient cap.
+    Cap,
+    /// A larger torch.cuda.set_per_process_memory_fraction.
+    MemoryFraction,
+    /// The lowest sufficient capacity of the card, or of this process's part of it.
+    Card,
+    /// Empty segments of PyTorch's cache: torch.cuda.empty_cache() frees them for other libraries.
+    EmptyCache,
+    /// The largest request that would have been served.
+    SmallerRequest,
+    /// Other processes hold this much of the card.
+    OtherProcesses,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct Advice {
+    #[cfg_attr(feature = "schemas", schemars(with = "String"))]
+    pub what: Change,
+    /// A PYTORCH_CUDA_ALLOC_CONF.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conf: Option<String>,
+    pub bytes: Option<u64>,
+    /// Bytes that a setting would leave unused, `under` a `cap`, a `card` or what was `reserved` before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spare_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub under: Option<Origin>,
+}
+
+impl Advice {
+    fn of(what: Change, bytes: Option<u64>) -> Advice {
+        Advice { what, conf: None, bytes, spare_bytes: None, under: None }
+    }
+}
+
+/// PyTorch and the driver round large requests up to this.
+const PAGE: u64 = 2 << 20;
+/// The driver takes managed memory in steps of this size.
+const MANAGED_STEP: u64 = 128 << 20;
+/// A smaller request than this is not suggested.
+const NOTABLE: u64 = 1 << 20;
+/// The least memory of other processes that is reported: the driver itself takes some.
+const OTHERS: u64 = 1 << 30;
+
+/// The advice for one out-of-memory, the most promising first.
+pub fn advice(one: &PostMortem) -> Vec<Advice> {
+    if one.cause == Cause::BadCap {
+        return vec![Advice::of(Change::CorrectCap, None)];
+    }
+    let mut all = Vec::new();
+    if let Some(remedy) = &one.remedy
+        && let Some((conf, spare)) = &remedy.fix
+    {
+        all.push(Advice {
+            conf: Some(conf.clone()),
+            spare_bytes: Some(*spare),
+            under: Some(remedy.origin),
+            ..Advice::of(Change::Setting, None)
+        });
+    }
+    let mut add = |what, bytes| all.push(Advice::of(what, bytes));
+    let missing = one.room().map(|room| one.oom.size.saturating_sub(room));
+    if one.oom.level == Level::Driver && missing.is_some_and(|it| one.cache.releasable_bytes >= it)
+    {
+        add(Change::EmptyCache, Some(one.cache.releasable_bytes));
+    }
+    match enough(one) {
+        _ if one.own_limit => add(Change::MemoryFraction, None),
+        // A cap above the memory of the card is no help.
+        Some(bytes) if one.card_bytes.is_some_and(|card| one.is_capped() && bytes > card) => {}
+        Some(bytes) if bytes > LARGEST_DEVICE => {}
+        // The limit was another than the card, and is not known.
+        Some(_) if one.imported && !one.is_imported_from_full_card() => {}
+        Some(bytes) if one.is_capped() => add(Change::Cap, Some(bytes)),
+        Some(bytes) => add(Change::Card, Some(bytes)),
+        None => {}
+    }
+    if let Some(bytes) = others(one) {
+        add(Change::OtherProcesses, Some(bytes));
+    }
+    let hole = if one.oom.level == Level::Tensor { one.cache.largest_hole_bytes } else { 0 };
+    let served = one.room().unwrap_or(0).max(hole) / PAGE * PAGE;
+    if served >= NOTABLE && served < one.oom.size {
+        add(Change::SmallerRequest, Some(served));
+    }
+    all
+}
+
+/// The lowest sufficient limit with the setting in force.
+fn enough(one: &PostMortem) -> Option<u64> {
+    if let Some(bytes) = one.remedy.as_ref().and_then(|remedy| remedy.as_it_is) {
+        return Some(bytes);
+    }
+    let at = one.oom.refusal?;
+    let refused = at.refused;
+    // The driver rounds the sum of all managed memory.
+    let step = if at.kind == Some(Kind::Managed) { MANAGED_STEP } else { PAGE };
+    let used = match one.is_capped() {
+        true => refused.counted,
+        false => one.ours(),
+    };
+    let size = refused.size.div_ceil(step).saturating_mul(step);
+    Some(used.saturating_add(size).div_ceil(PAGE).saturating_mul(PAGE))
+}
+
+/// Bytes of other processes on the card, where these are the cause.
+fn others(one: &PostMortem) -> Option<u64> {
+    let listed = one.oom.neighbours.iter().filter_map(|other| other.bytes);
+    let listed = listed.fold(0, u64::saturating_add);
+    let rest = || one.card_bytes?.checked_sub(one.card_free()?)?.checked_sub(one.ours());
+    let held = if listed > 0 { listed } else { rest()? };
+    (one.cause == Cause::Card && held >= OTHERS).then_some(held)
+}

@@ -1,0 +1,397 @@
+//! Finds every out-of-memory of a trace in one pass.
+//!
+//! | request | out of memory when |
+//! |---|---|
+//! | to PyTorch's cache | PyTorch raised out of memory (an event) |
+//! | to the driver by others | refused, and the thread got no memory afterwards; or refused again after a second without success |
+//!
+//! All other refusals were absorbed: the caller freed memory, or requested less, and went on. Failures
+//! of one device within a second of each other are one burst; its last one is listed.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use serde::{Serialize, Serializer};
+use vramtrace_format::{
+    DeviceId, Kind, OomEvidence, PostMortem, Refused, SiteId, StackId, Stamped, ThreadId,
+};
+
+use super::swallowed::Swallowed;
+use crate::analysis::Level;
+use crate::facts;
+use crate::replay::{
+    AllocCause, ByDevice, CacheOomAt, Key, Live, Observer, RefusalAt, is_out_of_memory,
+};
+use crate::trace::Site;
+
+/// Requests that failed within this time are one burst; a caller that is refused for longer is out
+/// of memory.
+const BURST_NS: u64 = 1_000_000_000;
+
+/// A program that runs this long after a refusal has survived it.
+const LIVED_ON_NS: u64 = 10_000_000_000;
+
+/// A request that failed for lack of memory; the last one of a burst.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct Oom {
+    /// Ordinal as the process saw it; null: not known.
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    pub device: DeviceId,
+    /// `tensor`: PyTorch could not allocate a block; `driver`: a driver call was refused.
+    pub level: Level,
+    /// Since the start of the trace.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    pub time_ns: u64,
+    /// Requested bytes.
+    #[serde(rename = "size_bytes")]
+    pub size: u64,
+    /// The refusal by the driver or a cap. `None`: the trace has none.
+    #[serde(flatten, serialize_with = "refusal_facts")]
+    #[cfg_attr(feature = "schemas", schemars(with = "RefusalFacts"))]
+    pub refusal: Option<RefusalAt>,
+    /// Failed requests in this burst. The failure describes the last of them.
+    pub requests: u64,
+    /// Time of the first of them.
+    #[serde(rename = "first_at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    pub first_ns: u64,
+    /// Refused calls of the burst.
+    pub refusals: u64,
+    /// Refusals on the device that were absorbed before it: harmless.
+    #[serde(rename = "absorbed_before")]
+    pub absorbed: u64,
+    /// The program got memory of the device afterwards (blocks, at the level of tensors); or, at the
+    /// level of the driver, ran for 10 s more.
+    pub went_on: bool,
+    /// File offset of its event.
+    #[serde(skip)]
+    pub offset: u64,
+    #[serde(skip)]
+    pub thread: ThreadId,
+    #[serde(skip)]
+    pub stack: StackId,
+    /// The refused call; 0 at the level of tensors.
+    #[serde(skip)]
+    pub site: SiteId,
+    /// PyTorch's event, at the level of tensors.
+    #[serde(skip)]
+    pub torch: Option<CacheOomAt>,
+    /// The recorder's post-mortem, if it wrote one.
+    #[serde(skip)]
+    pub post_mortem: Option<PostMortem>,
+    /// Other processes on the device, as NVML listed them.
+    #[serde(skip)]
+    pub neighbours: Vec<Neighbour>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct Neighbour {
+    pub pid: u32,
+    /// Null: NVML did not know.
+    pub bytes: Option<u64>,
+}
+
+#[derive(Default, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+struct RefusalFacts {
+    /// `cap`, `group`, `bad_cap` or `driver`; null: no refused call is known.
+    refused_by: Option<&'static str>,
+    /// The cap, or the group's.
+    limit_bytes: Option<u64>,
+    /// The bytes that the limit had counted; for a group, those of all its processes.
+    counted_bytes: Option<u64>,
+    card_free_bytes: Option<u64>,
+}
+
+fn refusal_facts<S: Serializer>(refusal: &Option<RefusalAt>, to: S) -> Result<S::Ok, S::Error> {
+    let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
+    let facts = refusal.map(|RefusalAt { refused, .. }| RefusalFacts {
+        refused_by: Some(refused.by.name()),
+        limit_bytes: known(refused.limit),
+        counted_bytes: Some(refused.counted),
+        card_free_bytes: known(refused.driver_free),
+    });
+    facts.unwrap_or_default().serialize(to)
+}
+
+impl Oom {
+    /// Of one request.
+    fn of(device: DeviceId, level: Level, at: &Stamped, (size, stack): (u64, StackId)) -> Oom {
+        let (time_ns, offset, thread) = (at.time_ns, at.offset, at.thread);
+        let first_ns = time_ns;
+        Oom {
+            device,
+            level,
+            time_ns,
+            size,
+            requests: 1,
+            first_ns,
+            offset,
+            thread,
+            stack,
+            ..Oom::default()
+        }
+    }
+
+    fn refused(self, waiting: Option<Waiting>) -> Oom {
+        let refusals = waiting.map_or(0, |waiting| waiting.refusals);
+        Oom { refusal: waiting.map(|waiting| waiting.last), refusals, ..self }
+    }
+}
+
+/// The result of one pass.
+#[derive(Clone, Debug, Default)]
+pub struct OomsFound {
+    /// In the order of the file.
+    pub ooms: Vec<Oom>,
+    /// Those that were absorbed.
+    pub refusals: BTreeMap<DeviceId, u64>,
+    /// Refusals after which another error came, in the order of the file.
+    pub swallowed: Vec<Swallowed>,
+}
+
+/// Refused calls of one thread on one device that got no memory since.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    refusals: u64,
+    first_ns: u64,
+    last: RefusalAt,
+    /// The event of the last one.
+    at: Stamped,
+    /// Refused again a second or more after the first refusal.
+    long: bool,
+    absorbed: u64,
+}
+
+/// Collects the failures during a replay.
+#[derive(Clone, Debug, Default)]
+pub struct OomObserver {
+    waiting: FxHashMap<(ThreadId, DeviceId), Waiting>,
+    /// By thread number: the thread allocates blocks of PyTorch, which then count as its memory.
+    makes_blocks: Vec<bool>,
+    devices: ByDevice<Device>,
+    ooms: Vec<Oom>,
+    listings: Vec<Listing>,
+    /// The last refusal, up to the next error.
+    last: Option<RefusalAt>,
+    swallowed: Vec<Swallowed>,
+}
+
+/// The most refusals that are kept which a library did not report.
+const MOST_SWALLOWED: usize = 64;
+
+/// A post-mortem of the recorder.
+#[derive(Clone, Debug)]
+struct Listing {
+    time_ns: u64,
+    post_mortem: PostMortem,
+    neighbours: Vec<Neighbour>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Device {
+    absorbed: u64,
+    /// File offsets of the last allocation of any memory, and of a block.
+    given: u64,
+    block: u64,
+}
+
+impl OomObserver {
+    /// After the last event, which was at `last_ns`.
+    pub fn finish(mut self, last_ns: u64) -> OomsFound {
+        let waiting: Vec<_> = self.waiting.drain().collect();
+        for ((_, device), waiting) in waiting {
+            self.ooms.push(refused_for_good(device, waiting));
+        }
+        self.ooms.sort_by_key(|oom| (oom.time_ns, oom.offset));
+        let mut ooms: Vec<Oom> = Vec::new();
+        for mut oom in self.ooms {
+            let last = self.devices.get(&oom.device).copied().unwrap_or_default();
+            oom.went_on = match oom.level {
+                Level::Tensor if last.block > 0 => last.block > oom.offset,
+                Level::Tensor => last.given > oom.offset,
+                Level::Driver => {
+                    last.given > oom.offset || last_ns.saturating_sub(oom.time_ns) > LIVED_ON_NS
+                }
+            };
+            let same = |other: &&mut Oom| {
+                (other.device, other.level) == (oom.device, oom.level)
+                    && oom.first_ns.saturating_sub(other.time_ns) <= BURST_NS
+            };
+            match ooms.iter_mut().rev().find(|other| other.device == oom.device).filter(same) {
+                Some(other) => {
+                    *other = Oom {
+                        requests: other.requests + oom.requests,
+                        refusals: other.refusals + oom.refusals,
+                        first_ns: other.first_ns.min(oom.first_ns),
+                        absorbed: other.absorbed.min(oom.absorbed),
+                        ..oom
+                    };
+                }
+                None => ooms.push(oom),
+            }
+        }
+        for listing in self.listings {
+            // The recorder writes it within the burst, or at the end of the process.
+            let of = |oom: &&mut Oom| {
+                oom.device == listing.post_mortem.device && oom.first_ns <= listing.time_ns
+            };
+            if let Some(oom) = ooms.iter_mut().rev().find(of) {
+                oom.post_mortem = Some(listing.post_mortem);
+                if !listing.neighbours.is_empty() {
+                    oom.neighbours = listing.neighbours;
+                }
+            }
+        }
+        let refusals = self.devices.into_iter().map(|(id, device)| (id, device.absorbed));
+        OomsFound { ooms, refusals: refusals.collect(), swallowed: self.swallowed }
+    }
+
+    /// PyTorch raised out of memory, known from the recorder's post-mortem alone.
+    fn gave_up(&mut self, at: &Stamped, post_mortem: &PostMortem) {
+        let PostMortem { device, size, stack, .. } = *post_mortem;
+        let waiting = self.waiting.remove(&(at.thread, device));
+        let oom = Oom::of(device, Level::Tensor, at, (size, stack)).refused(waiting);
+        self.ooms.push(Oom { absorbed: self.absorbed(device), ..oom });
+    }
+
+    fn absorbed(&self, id: DeviceId) -> u64 {
+        self.devices.get(&id).map_or(0, |device| device.absorbed)
+    }
+
+    /// The thread got memory.
+    fn served(&mut self, at: &Stamped, device: DeviceId) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let Some(waiting) = self.waiting.remove(&(at.thread, device)) else { return };
+        // A cache may take long to free segments: PyTorch's own event decides for its threads.
+        if waiting.long && !self.is_cache(at.thread) {
+            self.ooms.push(refused_for_good(device, waiting));
+            return;
+        }
+        let of = self.devices.of(device);
+        of.absorbed = of.absorbed.saturating_add(waiting.refusals);
+    }
+
+    fn is_cache(&self, thread: ThreadId) -> bool {
+        self.makes_blocks.get(usize::from(thread.0)).copied().unwrap_or(false)
+    }
+}
+
+fn refused_for_good(device: DeviceId, waiting: Waiting) -> Oom {
+    let Waiting { refusals, first_ns, at, last, absorbed, .. } = waiting;
+    let request = (last.refused.size, last.refused.stack);
+    let oom = Oom::of(device, Level::Driver, &at, request).refused(Some(waiting));
+    Oom { site: last.refused.site, requests: refusals, first_ns, absorbed, ..oom }
+}
+
+impl Observer for OomObserver {
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+        let host = site.and_then(|site| site.kind).is_some_and(Kind::is_host);
+        if host || !is_out_of_memory(refused) {
+            return;
+        }
+        let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
+        let kind: Option<Kind> = site.and_then(|site| site.kind);
+        let last =
+            RefusalAt { time_ns: at.time_ns, thread: at.thread, device, kind, refused: *refused };
+        let fresh = Waiting {
+            refusals: 0,
+            first_ns: at.time_ns,
+            last,
+            at: *at,
+            long: false,
+            absorbed: self.absorbed(device),
+        };
+        let waiting = self.waiting.entry((at.thread, device)).or_insert(fresh);
+        waiting.refusals = waiting.refusals.saturating_add(1);
+        waiting.long |= at.time_ns.saturating_sub(waiting.first_ns) >= BURST_NS;
+        (waiting.last, waiting.at) = (last, *at);
+        self.last = Some(last);
+    }
+
+    fn on_error_after_refusal(&mut self, at: &Stamped, api: u16, result: i32) {
+        if let Some(refusal) = self.last.take()
+            && self.swallowed.len() < MOST_SWALLOWED
+        {
+            let (next_ns, next_api, next_result, status) = (at.time_ns, api, result, None);
+            self.swallowed.push(Swallowed { refusal, next_ns, next_api, next_result, status });
+        }
+    }
+
+    fn on_exit_status(&mut self, _: &Stamped, status: i32) {
+        if let Some(last) = self.swallowed.last_mut() {
+            last.status = Some(status);
+        }
+    }
+
+    fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
+        let waiting = self.waiting.remove(&(at.thread, device));
+        let of = Oom::of(device, Level::Tensor, at, (oom.size, oom.stack)).refused(waiting);
+        self.ooms.push(Oom { torch: Some(*oom), absorbed: self.absorbed(device), ..of });
+    }
+
+    fn on_post_mortem(&mut self, at: &Stamped, post_mortem: &PostMortem) {
+        self.listings.push(Listing {
+            time_ns: at.time_ns,
+            post_mortem: *post_mortem,
+            neighbours: Vec::new(),
+        });
+        if post_mortem.evidence == OomEvidence::StillRefused {
+            let here =
+                self.waiting.iter_mut().filter(|((_, device), _)| *device == post_mortem.device);
+            here.for_each(|(_, waiting)| waiting.long = true);
+        }
+        let known = |oom: &Oom| {
+            oom.device == post_mortem.device && at.time_ns.saturating_sub(oom.time_ns) <= BURST_NS
+        };
+        if post_mortem.evidence == OomEvidence::FrameworkGaveUp
+            && !self.ooms.iter().rev().any(known)
+        {
+            // Blocks were not recorded, so there is no event of PyTorch.
+            self.gave_up(at, post_mortem);
+        }
+    }
+
+    fn on_neighbour(&mut self, _at: &Stamped, device: DeviceId, pid: u32, bytes: Option<u64>) {
+        if let Some(last) =
+            self.listings.last_mut().filter(|last| last.post_mortem.device == device)
+        {
+            last.neighbours.push(Neighbour { pid, bytes });
+        }
+    }
+
+    fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, how: AllocCause) {
+        if how != AllocCause::Allocated || !live.is_device_memory() {
+            return;
+        }
+        self.devices.of(live.device).given = at.offset;
+        // A cache may get some pages of a segment before the next one is refused: that is no success.
+        if !self.is_cache(at.thread) {
+            self.served(at, live.device);
+        }
+    }
+
+    fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, how: AllocCause) {
+        if how != AllocCause::Allocated {
+            return;
+        }
+        let thread = usize::from(at.thread.0);
+        if self.makes_blocks.len() <= thread {
+            self.makes_blocks.resize(thread + 1, false);
+        }
+        self.makes_blocks[thread] = true;
+        let device = self.devices.of(live.device);
+        (device.given, device.block) = (at.offset, at.offset);
+        self.served(at, live.device);
+    }
+
+    fn on_history_gap(&mut self, _at: &Stamped) {
+        self.waiting.clear();
+    }
+}

@@ -1,0 +1,276 @@
+//! Out-of-memory failures: all of a trace, and the cause, the holders and the remedies of one.
+//!
+//! The recorder applies the same rules when it decides to write a post-mortem, without the events that
+//! follow (`tests/integration/limits/oom_command.rs` compares the two). The limit of a process is its
+//! cap; under a group's cap or on a full card it is what the process had plus what was left. The parts
+//! of the used memory add up to the byte. The last part is what only NVML shows; it may be negative.
+//!
+//! [`list`] finds the failures in one pass. [`examine`] reads the state at each of them.
+//! [`PostMortem::find_remedy`] replays the requests up to one of them under other settings.
+//! [`explain`] names the holders.
+
+mod advice;
+mod at_step;
+mod explain;
+mod list;
+mod remedy;
+mod sum;
+mod swallowed;
+#[cfg(test)]
+mod tests;
+
+pub use advice::{Advice, Change, advice};
+pub use at_step::AtStep;
+pub use explain::{Explained, explain};
+pub use list::{Neighbour, Oom, OomObserver, OomsFound};
+pub use remedy::{Remedy, Tried};
+pub use sum::{Used, UsedPart, UsedSum};
+pub use swallowed::{NotReported, Swallowed};
+
+use serde::Serialize;
+pub use vramtrace_format::oom::Cause;
+use vramtrace_format::oom::{self, Figures, OtherLimit};
+use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
+
+use crate::analysis::frag::is_small;
+use crate::analysis::{Holdings, Level};
+use crate::replay::{DeviceState, SegmentAt, State, Until, Visitor};
+use crate::trace::{Definitions, Trace};
+
+/// The state of one device at an out-of-memory. Sizes are bytes.
+#[derive(Clone, Debug)]
+pub struct PostMortem {
+    pub oom: Oom,
+    pub cause: Cause,
+    /// The figures from which the cause follows.
+    pub figures: Figures,
+    pub cache: CacheAtOom,
+    /// Free ranges in the segments of PyTorch's cache that have a block, bytes, each with whether it is in the pool of small blocks.
+    pub holes: Vec<(bool, u64)>,
+    pub held: Holdings,
+    /// The device's sums at that moment.
+    pub device: DeviceState,
+    /// The trace was imported from another tool: it has no calls of the driver.
+    pub imported: bool,
+    /// PyTorch reached a limit that it sets itself, such as a memory fraction.
+    pub own_limit: bool,
+    /// False: events are missing before it, and the live memory is not known.
+    pub live_is_known: bool,
+    /// The history begins here.
+    pub history_from_ns: u64,
+    /// Total memory of the card; `None`: not in the trace.
+    pub card_bytes: Option<u64>,
+    pub remedy: Option<Remedy>,
+}
+
+/// PyTorch's cache at a failure; allocated and reserved are PyTorch's own figures where the trace has no blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct CacheAtOom {
+    pub allocated_bytes: u64,
+    pub reserved_bytes: u64,
+    /// In segments, and in no block.
+    pub free_bytes: u64,
+    /// The longest range of them.
+    pub largest_hole_bytes: u64,
+    pub fits_in_one_piece: bool,
+    /// Of the segments without a block.
+    pub releasable_bytes: u64,
+    /// In pieces that are smaller than the pool's usual request.
+    pub unusable_bytes: u64,
+    pub segments: u64,
+    /// With a block and free bytes.
+    pub segments_pinned: u64,
+}
+
+/// The most blocks that are replayed for a remedy: with more, the answer would take too long.
+const MOST_BLOCKS: u64 = 2_000_000;
+
+impl PostMortem {
+    /// Bytes that the limit and the card had left: less than the request. `None`: not in the trace.
+    pub fn room(&self) -> Option<u64> {
+        let Some(refused) = self.oom.refusal.map(|at| at.refused) else {
+            return self.card_free().filter(|_| self.is_imported_from_full_card());
+        };
+        let under = (refused.limit > 0).then(|| refused.limit.saturating_sub(refused.counted));
+        let card = (refused.driver_free > 0).then_some(refused.driver_free);
+        let room = match (under, card) {
+            (Some(under), Some(card)) => Some(under.min(card)),
+            (under, card) => under.or(card),
+        };
+        room.filter(|room| *room < refused.size)
+    }
+
+    /// Free bytes of the card, by the driver's last figure.
+    pub fn card_free(&self) -> Option<u64> {
+        let at_refusal = self.oom.refusal.map(|at| at.refused.driver_free).filter(|free| *free > 0);
+        at_refusal.or_else(|| self.device.sample.and_then(|at| at.sample.driver_free))
+    }
+
+    /// Bytes that nvidia-smi would show for the process; without NVML's figure, its recorded memory.
+    pub fn ours(&self) -> u64 {
+        let known = || self.device.live_bytes.saturating_add(self.device.context_bytes);
+        self.device.process_bytes().unwrap_or_else(known)
+    }
+
+    /// Whether a cap refused the request: a higher one might have served it.
+    pub fn is_capped(&self) -> bool {
+        let by = self.oom.refusal.map(|at| at.refused.by);
+        matches!(by, Some(RefusedBy::Cap | RefusedBy::Group))
+    }
+
+    /// An import has no refused call, but may have what the driver said was free: less than the request.
+    pub fn is_imported_from_full_card(&self) -> bool {
+        self.imported && self.card_free().is_some_and(|free| free < self.oom.size)
+    }
+
+    /// Fills `remedy` by a replay of the requests up to this one. `trace`: the trace of this failure.
+    pub fn find_remedy(&mut self, trace: &Trace, definitions: &Definitions) {
+        let cache = &self.device.cache;
+        let replays = !definitions.samples_blocks() && cache.allocations > 0;
+        if replays && cache.allocations <= MOST_BLOCKS {
+            self.remedy = remedy::of(self, trace, definitions);
+        }
+    }
+}
+
+/// Every out-of-memory of a trace, and the state at its end. One pass.
+pub fn list(trace: &Trace, definitions: &Definitions) -> (OomsFound, State) {
+    let mut observer = OomObserver::default();
+    let end = trace.replay(definitions, &mut observer).state;
+    (observer.finish(end.time_ns), end)
+}
+
+/// The failures with which the run ended: the last one of each device, if the program did not go on.
+pub fn ended(ooms: &[Oom]) -> Vec<Oom> {
+    let last = |(index, oom): &(usize, &Oom)| {
+        !oom.went_on && !ooms[index + 1..].iter().any(|later| later.device == oom.device)
+    };
+    ooms.iter().enumerate().filter(last).map(|(_, oom)| oom.clone()).collect()
+}
+
+/// The post-mortem of each failure, in the same order. Reads the trace up to the last of them.
+#[cfg(test)]
+pub fn examine(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<PostMortem> {
+    let mut examined = PostMortems::new(definitions, ooms.to_vec());
+    trace.visit(definitions, &mut [&mut examined]);
+    examined.finish()
+}
+
+/// Finds the state at each of some failures.
+pub struct PostMortems<'d> {
+    definitions: &'d Definitions,
+    ooms: Vec<Oom>,
+    found: Vec<Option<PostMortem>>,
+}
+
+impl<'d> PostMortems<'d> {
+    pub fn new(definitions: &'d Definitions, ooms: Vec<Oom>) -> PostMortems<'d> {
+        let found = ooms.iter().map(|_| None).collect();
+        PostMortems { definitions, ooms, found }
+    }
+
+    /// In the order of the failures.
+    pub fn finish(self) -> Vec<PostMortem> {
+        self.found.into_iter().flatten().collect()
+    }
+}
+
+impl Visitor for PostMortems<'_> {
+    fn stops(&self) -> Vec<Until> {
+        self.ooms.iter().map(|oom| Until::Offset(oom.offset)).collect()
+    }
+
+    fn visit(&mut self, stop: usize, state: &State) {
+        self.found[stop] = Some(at_failure(state, self.ooms[stop].clone(), self.definitions));
+    }
+}
+
+fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem {
+    // Between samples there are other blocks.
+    let sampled = definitions.samples_blocks();
+    let all = state.segments();
+    let is_here = |it: &&SegmentAt| it.device == oom.device && !sampled;
+    let here: Vec<&SegmentAt> = all.iter().filter(is_here).collect();
+    let sum = |bytes: &dyn Fn(&SegmentAt) -> u64| {
+        here.iter().map(|segment| bytes(segment)).fold(0, u64::saturating_add)
+    };
+    let pinned = || here.iter().filter(|segment| !segment.blocks.is_empty());
+    let largest_hole = here.iter().map(|segment| segment.largest_hole()).max().unwrap_or(0);
+    let releasable = sum(&|segment| if segment.blocks.is_empty() { segment.bytes } else { 0 });
+    let holes = pinned().flat_map(|it| it.holes().map(|(_, bytes)| (is_small(it), bytes)));
+    let imported = definitions.imported_from().is_some();
+    let of_cache = oom.level == Level::Tensor;
+    // No call is missing, and none was refused.
+    let own_limit = of_cache && oom.refusal.is_none() && state.live_is_known() && !imported;
+    let mut held = Holdings::of_state(state, Level::of(state));
+    held.keep(oom.device);
+    let device = state.devices.get(&oom.device).cloned().unwrap_or_default();
+    let free = if sampled { device.cache.free() } else { sum(&|segment| segment.free()) };
+    // PyTorch's own figures, where its blocks were not recorded.
+    let cache = &device.cache;
+    let by_torch = oom.torch.as_ref().map(|oom| (oom.allocated, oom.reserved));
+    let by_recorder = oom.post_mortem.and_then(|post_mortem| post_mortem.cache);
+    let by_refusal = || oom.refusal.and_then(|at| at.refused.cache);
+    let reported = by_recorder.or_else(by_refusal).map(|cache| (cache.allocated, cache.reserved));
+    let (allocated, reserved) = match by_torch.or(reported) {
+        Some(reported) if cache.blocks == 0 => reported,
+        _ => (cache.allocated, cache.reserved),
+    };
+    // The recorder's figures of this request, if it wrote a post-mortem: it took its decision by them.
+    let of_request = |found: &PostMortemEvent| {
+        found.size == oom.size && (found.evidence == OomEvidence::FrameworkGaveUp) == of_cache
+    };
+    let figures = match oom.post_mortem.filter(of_request) {
+        Some(found) => Figures::of(&found, found.cache.map_or(free, |cache| cache.free())),
+        None => known_figures(&oom, own_limit, free, (!sampled).then_some(largest_hole)),
+    };
+    let figures = figures.with_other_limit(OtherLimit::of(|name| definitions.setting(name)));
+    let at_oom = CacheAtOom {
+        allocated_bytes: allocated,
+        reserved_bytes: reserved,
+        free_bytes: free,
+        largest_hole_bytes: largest_hole,
+        fits_in_one_piece: free >= oom.size,
+        releasable_bytes: releasable,
+        unusable_bytes: 0,
+        segments: here.len() as u64,
+        segments_pinned: pinned().filter(|segment| segment.free() > 0).count() as u64,
+    };
+    let card = definitions.device(oom.device);
+    PostMortem {
+        oom,
+        cause: figures.cause(),
+        figures,
+        cache: at_oom,
+        holes: holes.collect(),
+        held,
+        imported,
+        own_limit,
+        live_is_known: state.live_is_known(),
+        history_from_ns: state.history_from_ns,
+        card_bytes: card.map(|card| card.total_bytes).filter(|bytes| *bytes > 0),
+        device,
+        remedy: None,
+    }
+}
+
+/// The figures from the calls and blocks of the trace.
+fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: Option<u64>) -> Figures {
+    let refused = oom.refusal.map(|at| at.refused);
+    let left = refused.and_then(|refused| {
+        let free = Some(refused.driver_free).filter(|free| *free > 0);
+        oom::left(Some(refused.by), refused.counted, refused.limit, free)
+    });
+    Figures {
+        by: refused.map(|refused| refused.by),
+        all_known: own_limit,
+        of_cache: oom.level == Level::Tensor,
+        size: oom.size,
+        free,
+        largest_hole,
+        left,
+        over: refused.map_or(0, |it| oom::over(Some(it.by), it.counted, it.limit)),
+        other: None,
+    }
+}

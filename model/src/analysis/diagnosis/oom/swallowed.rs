@@ -1,0 +1,102 @@
+//! Refusals that a library did not report to its caller. NVSHMEM, NCCL and others continue, and a later call
+//! fails with another error. The recorder writes the next call that fails.
+
+use serde::{Serialize, Serializer};
+use vramtrace_format::DeviceId;
+use vramtrace_format::oom::{CGROUP_LIMIT, Cause, Figures, MPS_LIMIT, OtherLimit};
+
+use crate::analysis::StackClassifier;
+use crate::facts::{self, ProcessId};
+use crate::replay::RefusalAt;
+use crate::trace::Definitions;
+
+/// A refusal, and the next call that failed with another error than out of memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Swallowed {
+    pub refusal: RefusalAt,
+    pub next_ns: u64,
+    pub next_api: u16,
+    pub next_result: i32,
+    /// The exit status of the process; `None`: 0, or it did not end in order.
+    pub status: Option<i32>,
+}
+
+/// A request that a library did not report as refused, with names.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct NotReported {
+    #[serde(flatten)]
+    pub process: ProcessId,
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    pub device: DeviceId,
+    pub library: String,
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    pub time_ns: u64,
+    pub size_bytes: u64,
+    pub api: String,
+    pub refused_by: &'static str,
+    /// As in `post_mortem`.
+    #[serde(serialize_with = "cause_name")]
+    #[cfg_attr(feature = "schemas", schemars(with = "String"))]
+    pub cause: Cause,
+    pub limit_bytes: Option<u64>,
+    pub card_free_bytes: Option<u64>,
+    /// The call that failed next.
+    pub next_api: String,
+    pub next_result: i32,
+    #[serde(rename = "next_at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    pub next_ns: u64,
+    /// Null: 0, or the process did not end in order.
+    pub exit_status: Option<i32>,
+    /// The setting of MPS or of the cgroup that refused it, and its value.
+    #[serde(skip)]
+    pub setting: Option<(&'static str, String)>,
+}
+
+fn cause_name<S: Serializer>(cause: &Cause, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(cause.name())
+}
+
+impl Swallowed {
+    /// `None`: the program itself or PyTorch was refused, which report it; or that is not known.
+    pub fn named(
+        &self,
+        classifier: &StackClassifier,
+        definitions: &Definitions,
+    ) -> Option<NotReported> {
+        let Swallowed { refusal, next_ns, next_api, next_result, status } = *self;
+        let refused = refusal.refused;
+        let roles = classifier.roles(refused.stack);
+        let library = classifier.library_name(&roles);
+        let library = library.filter(|_| classifier.is_other_library(&roles))?.to_string();
+        let other = OtherLimit::of(|name| definitions.setting(name));
+        let cause = Figures::of_refused(&refused, other).cause();
+        let setting = match cause {
+            Cause::Mps => Some(MPS_LIMIT),
+            Cause::Cgroup => Some(CGROUP_LIMIT),
+            _ => None,
+        };
+        let value = |name| definitions.setting(name).unwrap_or_default().to_string();
+        let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
+        Some(NotReported {
+            process: classifier.process,
+            device: refusal.device,
+            library,
+            time_ns: refusal.time_ns,
+            size_bytes: refused.size,
+            api: definitions.site_api_name(refused.site),
+            refused_by: refused.by.name(),
+            cause,
+            limit_bytes: known(refused.limit),
+            card_free_bytes: known(refused.driver_free),
+            next_api: definitions.api_name(next_api),
+            next_result,
+            next_ns,
+            exit_status: status,
+            setting: setting.map(|name| (name, value(name))),
+        })
+    }
+}

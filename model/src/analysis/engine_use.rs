@@ -1,0 +1,125 @@
+//! What an inference engine got of a card at its peak, by part. vLLM, SGLang and llama.cpp decide sizes at their start, from
+//! estimates; the parts here are recorded.
+
+use serde::Serialize;
+use vramtrace_format::{Cause, DeviceId};
+
+use super::Process;
+use super::engines::names_holder;
+use super::roles::Role;
+use crate::replay::{DeviceState, held_by_others};
+use crate::symbols::{Frame, Language};
+
+/// The engine, by the functions that hold memory at the peak or at the end.
+fn engine_of(frames: &[Frame]) -> Option<&'static str> {
+    let has = |folder: &str| {
+        frames.iter().any(|it| it.language == Language::Python && it.file.contains(folder))
+    };
+    let of_llama = |frame: &Frame| {
+        let begins = ["llama_", "ggml_"].iter().any(|begin| frame.function.starts_with(begin));
+        begins && names_holder(frame)
+    };
+    // SGLang imports parts of vLLM.
+    match () {
+        () if has("/sglang/") => Some("SGLang"),
+        () if has("/vllm/") => Some("vLLM"),
+        () if frames.iter().any(of_llama) => Some("llama.cpp"),
+        () => None,
+    }
+}
+
+/// What one device gave to an engine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct EngineUse {
+    /// `vLLM`, `SGLang` or `llama.cpp`.
+    pub engine: &'static str,
+    /// At the peak; they add up to what nvidia-smi shows of the process then.
+    pub parts: Vec<EnginePart>,
+    /// The card, or the cap where that is smaller.
+    pub limit_bytes: u64,
+    /// What other processes have of the card.
+    pub others_bytes: u64,
+    /// Of the limit, at the highest reading. Negative: missing when a request was refused.
+    pub unused_bytes: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct EnginePart {
+    pub part: &'static str,
+    pub bytes: u64,
+}
+
+/// `None`: no engine is known by the stacks of the process, or the roles at its peak were not looked for.
+pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
+    let who = process.who.as_ref()?;
+    let roles = who.peak_roles.as_ref()?;
+    let engine = engine_of(who.symbols.frames())?;
+    let device = process.state.devices.get(&id)?;
+    let card = process.definitions.device(id)?.total_bytes;
+    let roles = roles.of_device(id);
+    let of = |role: Role| roles.get(&role).map_or(0, |held| held.bytes);
+    let parts = parts(device, &of);
+    let refused = process.state.last_refusals.iter().rev().find(|at| at.device == id);
+    let missing = refused.map(|at| at.refused).filter(|_| ended_out_of_memory(process, id));
+    let limit =
+        device.cap_bytes.filter(|_| !device.cap_only_warns).map_or(card, |cap| cap.min(card));
+    let others = device.peak_sample.and_then(|at| held_by_others(&at.sample)).unwrap_or(0);
+    let highest = device.peak.in_use.counted_by_cap().max(highest_reading(device));
+    let others_here = if limit < card { 0 } else { others };
+    let free =
+        to_signed(limit).saturating_sub(to_signed(highest)).saturating_sub(to_signed(others_here));
+    let unused = match missing {
+        Some(refused) => free.min(free_at(&refused).saturating_sub(to_signed(refused.size))),
+        None => free,
+    };
+    Some(EngineUse {
+        engine,
+        parts,
+        limit_bytes: limit,
+        others_bytes: others,
+        unused_bytes: unused,
+    })
+}
+
+fn ended_out_of_memory(process: &Process, id: DeviceId) -> bool {
+    process.ended_out_of_memory().iter().any(|oom| oom.device == id)
+}
+
+/// What was free when a request was refused: below the cap, or on the card.
+fn free_at(refused: &vramtrace_format::Refused) -> i64 {
+    match refused.limit {
+        0 => to_signed(refused.driver_free),
+        limit => to_signed(limit).saturating_sub(to_signed(refused.counted)),
+    }
+}
+
+fn highest_reading(device: &DeviceState) -> u64 {
+    device.peak_sample.and_then(|at| at.sample.process_bytes).unwrap_or(0)
+}
+
+fn to_signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// The process's memory at the peak. What no other part has is the last one's.
+fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<EnginePart> {
+    let in_use = &device.peak.in_use;
+    let graphs = in_use.driver_own[Cause::Graphs as usize].min(in_use.taken_by_driver());
+    let sum = |roles: &[Role]| roles.iter().fold(0, |sum: u64, role| sum.saturating_add(of(*role)));
+    let mut parts = vec![
+        ("weights", sum(&[Role::Weights, Role::PagedWeights, Role::Copies])),
+        ("KV cache", sum(&[Role::KvCache])),
+        ("activations, compute buffers", sum(&[Role::Activations, Role::Temporary, Role::Input])),
+        ("workspace", sum(&[Role::Workspace])),
+        ("communication", sum(&[Role::Communication])),
+        ("graphs", of(Role::GraphMemory).saturating_add(graphs)),
+        ("contexts and modules", in_use.contexts.saturating_add(in_use.taken_by_driver() - graphs)),
+        ("free in PyTorch's cache", sum(&[Role::FreeCache])),
+    ];
+    let named = parts.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+    parts.push(("the rest", in_use.headline().saturating_sub(named)));
+    parts.retain(|(_, bytes)| *bytes > 0);
+    parts.into_iter().map(|(part, bytes)| EnginePart { part, bytes }).collect()
+}
