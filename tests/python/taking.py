@@ -1,4 +1,5 @@
-# What programs with several threads share: memory that is allocated with what traceback says of the stack. Python 3.8 to 3.15.
+# What the programs here share: the driver and its context, and memory that is allocated with what traceback says of the
+# stack. Python 3.8 to 3.15.
 import ctypes, json, sys, traceback
 
 driver = ctypes.CDLL("libcuda.so.1")

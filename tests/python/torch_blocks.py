@@ -3,17 +3,11 @@
 # torch_blocks.py LIBC10_CUDA
 import ctypes, json, sys, threading
 
-driver = ctypes.CDLL("libcuda.so.1")
-device, context, segment = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-for result in (
-    driver.cuInit(0),
-    driver.cuDeviceGet(ctypes.byref(device), 0),
-    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
-    driver.cuCtxSetCurrent(context),
-    driver.cuMemAlloc_v2(ctypes.byref(segment), ctypes.c_size_t(20 << 20)),
-):
-    if result != 0:
-        raise SystemExit("driver: %d" % result)
+from taking import driver, must, use_context
+
+segment = ctypes.c_uint64()
+use_context()
+must(driver.cuMemAlloc_v2(ctypes.byref(segment), ctypes.c_size_t(20 << 20)))
 
 # As PyTorch's functions are called: with and without the interpreter's lock.
 released, held = ctypes.CDLL(sys.argv[1]), ctypes.PyDLL(sys.argv[1])

@@ -5,21 +5,11 @@
 #   after it; hangs: it waits to be killed
 import ctypes, sys, time
 
-driver = ctypes.CDLL("libcuda.so.1")
+from taking import driver, must, use_context
+
 torch = ctypes.PyDLL(sys.argv[1])
 MIB = 1 << 20
-
-
-def must(result):
-    if result != 0:
-        raise SystemExit("driver: %d" % result)
-
-
-device, context = ctypes.c_int(), ctypes.c_void_p()
-must(driver.cuInit(0))
-must(driver.cuDeviceGet(ctypes.byref(device), 0))
-must(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-must(driver.cuCtxSetCurrent(context))
+use_context()
 
 
 def ask(mib):

@@ -12,19 +12,12 @@ import vramtrace
 
 sys.path.insert(0, sys.argv[2])
 import kernels  # noqa: E402
+from taking import driver, must, use_context  # noqa: E402
 
-driver = ctypes.CDLL("libcuda.so.1")
 torch = ctypes.PyDLL(sys.argv[1])
-device, context, segment = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-for result in (
-    driver.cuInit(0),
-    driver.cuDeviceGet(ctypes.byref(device), 0),
-    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
-    driver.cuCtxSetCurrent(context),
-    driver.cuMemAlloc_v2(ctypes.byref(segment), ctypes.c_size_t(20 << 20)),
-):
-    if result != 0:
-        raise SystemExit("driver: %d" % result)
+segment = ctypes.c_uint64()
+use_context()
+must(driver.cuMemAlloc_v2(ctypes.byref(segment), ctypes.c_size_t(20 << 20)))
 kernels.take(driver, 4 << 20)
 torch.cache_block(0, ctypes.c_void_p(segment.value), ctypes.c_int64(2 << 20))
 kernels.block(torch, segment.value + (8 << 20), 1 << 20)

@@ -128,8 +128,8 @@ fn reports_name_the_forward_line() {
     let full = holders(&["--full"]);
     assert!(full.contains("forward operation:\n"), "{full}");
     // The line in `linear`, and the line in `layer` that called it.
-    assert!(text.contains(" of torch_forward.py:44 < torch_forward.py:48"), "{text}");
-    assert!(text.contains(" of torch_forward.py:52 < torch_forward.py:"), "{text}");
+    assert!(text.contains(" of torch_forward.py:38 < torch_forward.py:42"), "{text}");
+    assert!(text.contains(" of torch_forward.py:46 < torch_forward.py:"), "{text}");
 }
 
 /// The message at the moment of the failure has the line, too.
@@ -143,7 +143,7 @@ fn the_out_of_memory_message_names_the_forward_line() {
     let setup = Setup::simulated().contradicts().preload().arg(script.display());
     let run = Program(python).run(setup.arg(library.display()).arg("oom"));
     let named = |line: &str| {
-        line.contains("torch_forward.py:44 < torch_forward.py:") && line.contains(" (backward) ")
+        line.contains("torch_forward.py:38 < torch_forward.py:") && line.contains(" (backward) ")
     };
     assert!(run.stderr.lines().any(named), "{}", run.stderr);
 }
