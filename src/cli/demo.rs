@@ -11,7 +11,7 @@ use super::output::Output;
 use crate::error::{DONE, Failure, Outcome};
 use crate::launch::output::{Output as RunOutput, from_here};
 
-/// A trace, as it was recorded or imported. `assets/record-demo.sh` makes another one.
+/// A trace, as it was recorded or imported: `tests/gpu/programs/train.py` under a cap, on a card.
 const RECORDED: &[u8] = include_bytes!("../../assets/recorded.vtrace.gz");
 const NAME: &str = "recorded.vtrace";
 /// The same model at two batches, whose larger ones were really run (docs/fits.md).
