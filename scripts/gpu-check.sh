@@ -3,10 +3,11 @@
 # release build (cargo build --release --workspace) and python3. A check whose client is missing (torch, CuPy,
 # JAX, numba, Triton, nvcc, a second GPU) prints SKIP and the name of what is missing.
 #
-#   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [truth] [whatif] [streams]
+#   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [whatif] [streams]
 #                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [aimdo] [limits] [oom] [sleep] [roles] [forward] [wheel] [fits] [suites]
 #   default: all but fits (10 minutes) and suites, which needs the test suites of PyTorch and CuPy (tests/gpu/suites.py);
-#   tests/gpu/PART.py says what a part checks (leaks: leaking.py; stacks, steps: stacks.py; fix: story.py)
+#   tests/gpu/PART.py says what a part checks (leaks: leaking.py; stacks, steps: stacks.py; fix: story.py;
+#   nccl: same.py; cap: limits.py)
 #
 # VRAMTRACE_BIN=DIR          directory of vramtrace and libvramtrace.so (default target/release)
 # VRAMTRACE_WHEEL=FILE       the wheel of scripts/release.sh, for `wheel`

@@ -151,11 +151,6 @@ def section(check):
     with ThreadPoolExecutor(4) as pool:
         running = {name: pool.submit(run, check, name, mode, extra, recorded) for name, mode, extra, recorded in runs}
         table = {name: of.result() for name, of in running.items()}
-    parts = [(driver_pool, (table,)), (out_of_memory, ())]
     if wheel:
-        parts = [(hooks, (table,)), (evictions, (table,)), *parts]
-    for part, arguments in parts:
-        try:
-            part(check, *arguments)
-        except Exception as error:  # the other parts still run
-            print(check.fail(f"{part.__name__}: {error!r}"), flush=True)
+        check.each((hooks, check, table), (evictions, check, table))
+    check.each((driver_pool, check, table), (out_of_memory, check))

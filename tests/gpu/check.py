@@ -2,20 +2,14 @@
 
     check.py BIN_DIR [PART]...      scripts/gpu-check.sh starts it
 
-Each part is described in the module of its name; here are:
-
-same    each client has the same exit status and results under the preload, and a trace; allocations + context
-        compared with NVML
-nccl    the same for an all-reduce over two GPUs
-cap     fills the card under VRAMTRACE_CAP=8GiB until a request is refused; NVML's figure at that time
-
-PARTS lists all; only if named: those of BY_NAME_ONLY.
+The module of a part describes it. PARTS lists all; only if named: those of BY_NAME_ONLY.
 
 Exit status: 0 no FAIL, 1 a line says FAIL, 2 unknown part.
 """
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,6 +27,7 @@ import llama
 import marks
 import oom
 import roles
+import same
 import sampled
 import sleep
 import stacks
@@ -41,7 +36,6 @@ import streams
 import strangers
 import suites
 import tensors
-import truth
 import wheel
 import whatif
 from talk import Talk
@@ -116,8 +110,13 @@ class Held(Talk):
 
 
 def run(name, command, env=None, **more):
-    """Runs a command to its end; what it printed is also in NAME.log."""
-    ended = subprocess.run(list(map(str, command)), env=env or environment(), capture_output=True, text=True, **more)
+    """Runs a command to its end; what it printed is also in NAME.log. Its status is "after the limit" if it ran out of time."""
+    command = list(map(str, command))
+    try:
+        ended = subprocess.run(command, env=env or environment(), capture_output=True, text=True, **more)
+    except subprocess.TimeoutExpired as late:
+        said = lambda part: part.decode(errors="replace") if isinstance(part, bytes) else part or ""
+        ended = subprocess.CompletedProcess(command, "after the limit", said(late.stdout), said(late.stderr))
     (LOGS / f"{name}.log").write_text(ended.stdout + ended.stderr)
     return ended
 
@@ -151,6 +150,27 @@ def cards():
     return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
 
 
+def start_ns(trace):
+    """The start of the recording, ns of CLOCK_MONOTONIC (docs/FORMAT.md)."""
+    with open(trace, "rb") as file:
+        return struct.unpack_from("<Q", file.read(64), 56)[0]
+
+
+def totals(trace, at_ns):
+    """PyTorch's allocated and reserved bytes at this time since the start, by `frag`, and the rest of its answer."""
+    device = ask("frag", trace, "--at", f"{at_ns / 1e9:.9f}")["devices"][0]
+    return device["allocated_bytes"], device["reserved_bytes"], device
+
+
+def each(*parts):
+    """Calls functions, each with its arguments. If one fails the others still run."""
+    for part, *arguments in parts:
+        try:
+            part(*arguments)
+        except Exception as error:
+            print(fail(f"{part.__name__}: {error!r}"), flush=True)
+
+
 def the_process(trace, pid):
     return next(p for p in report(trace) if p["pid"] == pid)
 
@@ -162,141 +182,17 @@ def build_c(name, source, *flags):
     return out if built.returncode == 0 else None
 
 
-def clients():
-    """Each client: (name, command; None if it cannot run, the reason)"""
-    python = sys.executable
-    if shutil.which("nvcc"):
-        for kind in ("static", "shared"):
-            program = build_c(f"cudart-{kind}", "cudart_client.c", "-cudart", kind)
-            yield f"cudart-{kind}", [str(program)] if program else None, "does not build"
-    else:
-        yield "cudart", None, "no nvcc"
-    torch_missing = have("torch")
-    for mode in ("native", "expandable", "async", "graphs", "compile", "gpt2", "resnet"):
-        missing = torch_missing or (have("transformers") if mode == "gpt2" else have("torchvision") if mode == "resnet" else [])
-        yield f"torch-{mode}", None if missing else [python, str(PROGRAMS / "torch_run.py"), mode], f"no {missing}"
-    for name, module in (("cupy", "cupy"), ("jax", "jax"), ("numba", "numba_cuda"), ("triton", "triton")):
-        missing = have(module)
-        yield name, None if missing else [python, str(PROGRAMS / f"{name}_run.py")], f"no {missing}"
-
-
-def same(check):
-    print("\n### The same result as without the recorder; allocations + context compared with NVML (MiB)\n")
-    print("| client | result | NVML | allocations | context | managed | unattributed | allocations + context | explained |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name, command, why in clients():
-        if command is None:
-            print(f"| {name} | SKIP {why} | | | | | | | |")
-            continue
-        bare = Held(f"{name}-bare", command, environment())
-        bare_status = bare.finish()
-        trace = TRACES / f"{name}.vtrace"
-        ours = Held(f"{name}-ours", command, environment(trace))
-        used = smi(ours.pid)
-        try:
-            process = the_process(trace, ours.pid)
-        except Exception as error:  # the table shows every client
-            process, problem = None, str(error)
-        status = ours.finish()
-        if (status, ours.lines) != (bare_status, bare.lines):
-            verdict = fail(f"recorded: status {status} {ours.lines}; bare: status {bare_status} {bare.lines}")
-        elif bare_status != 0:
-            verdict = f"both end {status}"
-        else:
-            verdict = "same"
-        if process is None:
-            print(f"| {name} | {fail(problem)} | {used} | | | | | | |")
-            continue
-        print(row(name, verdict, used, process))
-        shutil.copy(trace, LOGS / trace.name) if trace.stat().st_size < 4 * MIB else None
-
-
-def row(name, verdict, used, process):
-    live = managed = context = unattributed = 0
-    for device in process["devices"]:
-        live += device["live_bytes"]
-        managed += device["by_kind"].get("managed", {}).get("live_bytes", 0)
-        context += device["context_bytes"]
-        unattributed += device["unattributed_bytes"] or 0
-    ours = (live - managed + context) / MIB
-    part = f"{100 * ours / used:.1f} %" if used else "?"
-    return (
-        f"| {name} | {verdict} | {used} | {live / MIB:.1f} | {context / MIB:.1f} | {managed / MIB:.1f} "
-        f"| {unattributed / MIB:.1f} | {ours:.1f} | {part} |"
-    )
-
-
-def nccl(check):
-    print("\n### Two-GPU NCCL all-reduce, per rank (MiB)\n")
-    if cards() < 2:
-        print(f"SKIP nccl: {cards()} GPU(s), needs 2")
-        return
-    print("| client | result | NVML | allocations | context | managed | unattributed | allocations + context | explained |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    command = [sys.executable, str(PROGRAMS / "nccl_run.py")]
-    bare = Held("nccl-bare", command, environment())
-    bare_status = bare.finish()
-    traces = TRACES / "nccl"
-    ours = Held("nccl-ours", command, environment(f"{traces}/"))
-    measured = {}
-    for rank, pid in sorted(ours.pids.items()):
-        try:
-            measured[rank] = (smi(pid), the_process(traces, pid))
-        except Exception as error:
-            print(f"| rank {rank} | {fail(str(error))} | | | | | | | |")
-    status = ours.finish()
-    same = "same" if (status, ours.lines) == (bare_status, bare.lines) else fail(f"recorded: status {status} {ours.lines}; bare: status {bare_status} {bare.lines}")
-    for rank, (used, process) in measured.items():
-        print(row(f"nccl rank {rank}", same, used, process))
-    print("\n| traces | by library at the peak of both ranks, MiB | |\n|---|---|---|")
-    print(stacks.library_row(sys.modules[__name__], "nccl", traces, ["PyTorch", "NCCL"]))
-
-
-def cap(check):
-    cap = 8192
-    print(f"\n### Filled until refused under VRAMTRACE_CAP=8GiB ({cap} MiB)\n")
-    print("| filled by | NVML at the refusal | of the cap | got | the program saw | total shown | verdict |")
-    print("|---|---|---|---|---|---|---|")
-    for how in ("torch", "expandable", "async", "vmm", "pool", "device", "pitched", "array", "graph", "managed"):
-        missing = have("torch") if how in ("torch", "expandable", "async") else have("cuda")
-        if missing:
-            print(f"| {how} | SKIP no {missing} | | | | | |")
-            continue
-        before = smi()
-        trace = TRACES / f"fill-{how}.vtrace"
-        ours = Held(f"fill-{how}", [sys.executable, str(PROGRAMS / "fill.py"), how], environment(trace, VRAMTRACE_CAP="8GiB"))
-        used = smi(ours.pid)
-        if how == "managed":  # NVML's figure for a process excludes managed memory: use the card's
-            used = smi() - before
-        ours.finish()
-        # The driver takes managed memory in steps of 128 MiB.
-        good = used is not None and (0.97 if how == "managed" else 0.99) * cap <= used <= cap
-        wanted = "OutOfMemoryError" if how in ("torch", "expandable", "async") else "CUDA_ERROR_OUT_OF_MEMORY"
-        if ours.notes.get("verdict") != wanted:
-            good = False
-        verdict = "ok" if good else fail("")
-        print(f"| {how} | {used} | {100 * (used or 0) / cap:.2f} % | {ours.notes.get('got')} | {ours.notes.get('verdict')} | {ours.notes.get('total')} | {verdict} |")
-    if not have("jax"):
-        trace = TRACES / "fill-jax.vtrace"
-        ours = Held("fill-jax", [sys.executable, str(PROGRAMS / "jax_run.py"), "prealloc"], environment(trace, VRAMTRACE_CAP="8GiB"))
-        used, limit = smi(ours.pid), int(ours.notes.get("limit", "0")) // MIB
-        status = ours.finish()
-        good = status == 0 and used is not None and used <= cap and 0 < limit <= cap
-        print(f"| jax (sizes itself) | {used} | {100 * (used or 0) / cap:.2f} % | {limit} | status {status} | | {'ok' if good else fail('')} |")
-
-
 TORCH, GPT2, MODELS = ["torch"], ["torch", "transformers"], ["torch", "transformers", "torchvision"]
 # What runs a part, with this module, and the Python modules that it needs.
 PARTS = {
-    "same": (same, []),
-    "nccl": (nccl, TORCH),
-    "cap": (cap, []),
+    "same": (same.section, []),
+    "nccl": (same.nccl, TORCH),
+    "cap": (limits.cap, []),
     "cost": (cost.section, []),
     "stacks": (stacks.names, GPT2),
     "steps": (stacks.steps, GPT2),
     "sampled": (sampled.section, GPT2),
     "tensors": (tensors.section, TORCH),
-    "truth": (truth.section, []),
     "whatif": (whatif.section, GPT2),
     "streams": (streams.section, TORCH),
     "fix": (story.fix, GPT2),

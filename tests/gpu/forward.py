@@ -5,7 +5,6 @@ import collections
 import csv
 import json
 import re
-import subprocess
 import sys
 
 # The modules that each program needs besides torch.
@@ -20,21 +19,19 @@ NODE = re.compile(r"\w*Backward\w*|CopySlices")
 UNNAMED = re.compile(r"\(backward\)$|^autograd thread, no line$")
 
 
-def execute(check, name, command):
-    with open(check.LOGS / f"forward-{name}.log", "a") as log:
-        return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, timeout=300).returncode
+def execute(check, what, name, *command):
+    ended = check.run(f"forward-{name}-{what}", command, timeout=300)
+    if ended.returncode:
+        raise RuntimeError(f"{what}: status {ended.returncode}, see forward-{name}-{what}.log")
 
 
 def recorded(check, name, program):
     """Bytes of the blocks by node and forward line, and those of backward without a line, from a recorded run."""
     trace = check.TRACES / f"forward-{name}.vtrace"
-    code = execute(check, name, [str(check.BIN / "vramtrace"), "run", "--out", str(trace), "--", sys.executable, str(program), name])
-    if code:
-        raise RuntimeError(f"the recorded run ended with status {code}")
+    vramtrace = check.BIN / "vramtrace"
+    execute(check, "recorded", name, vramtrace, "run", "--out", trace, "--", sys.executable, program, name)
     rows = check.LOGS / f"forward-{name}.csv"
-    code = execute(check, name, [str(check.BIN / "vramtrace"), "export", str(trace), "--format", "csv", "--force", "-o", str(rows)])
-    if code:
-        raise RuntimeError(f"export ended with status {code}")
+    execute(check, "export", name, vramtrace, "export", trace, "--format", "csv", "--force", "-o", rows)
     named, unnamed = collections.Counter(), collections.Counter()
     with open(rows) as file:
         for row in csv.DictReader(line for line in file if not line.startswith("#")):
@@ -51,9 +48,7 @@ def recorded(check, name, program):
 def true_lines(check, name, program):
     """Bytes by (innermost line outside of PyTorch), and for each such line the frames of its tracebacks."""
     out = check.LOGS / f"forward-{name}.json"
-    code = execute(check, name, [sys.executable, str(program), name, str(out)])
-    if code:
-        raise RuntimeError(f"the run with tracebacks ended with status {code}")
+    execute(check, "tracebacks", name, sys.executable, program, name, out)
     bytes_of, frames_of = collections.Counter(), collections.defaultdict(set)
     for node, bytes, frames in json.loads(out.read_text()):
         outside = [frame for frame in frames if not frame.startswith("torch ")]
@@ -113,9 +108,8 @@ def section(check):
             continue
         try:
             rows.append(compare(check, name))
-        except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-            log = check.LOGS / f"forward-{name}.log"
-            rows.append(f"| {name} | " + check.fail(f"{error}, see {log}") + " |" * 8)
+        except (RuntimeError, OSError) as error:
+            rows.append(f"| {name} | " + check.fail(str(error)) + " |" * 8)
     if rows:
         check.table(None, "program | MiB by nodes | lines | right | wrong | missed, MiB | no line, MiB | AccumulateGrad, MiB | other functions, MiB")
         print("\n".join(rows))

@@ -80,17 +80,8 @@ def model(check):
     return path if made.returncode == 0 else None, f"no model: {made.stderr.strip()[-200:]}"
 
 
-def run(check, name, command, trace=None, **extra):
-    """The end of a command, with its output in a log."""
-    env = check.environment(trace, **extra)
-    try:
-        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired as late:
-        ended = subprocess.CompletedProcess(command, "after the limit", late.stdout or "", f"ran longer than {PATIENCE_S} s")
-        ended.stdout = ended.stdout.decode(errors="replace") if isinstance(ended.stdout, bytes) else ended.stdout
-    with open(check.LOGS / f"llama-{name}.log", "a") as log:
-        log.write(f"{command} trace={trace}: {ended.returncode}\n{ended.stdout}{ended.stderr}")
-    return ended
+def run(check, name, command, trace=None):
+    return check.run(f"llama-{name}", command, check.environment(trace), timeout=PATIENCE_S)
 
 
 def same(check, tool, file):
@@ -179,7 +170,7 @@ def named(check, trace):
 def estimate(check, tool, file, context):
     """MiB of model, context and compute on the first card, as llama-fit-params prints them."""
     command = [str(tool), "-m", str(file), "-ngl", "99", "-c", str(context), "--fit-print", "on"]
-    ended = run(check, "fit", command)
+    ended = run(check, f"estimate-{context}", command)
     for line in ended.stdout.splitlines():
         words = line.split()
         if words and words[0].startswith("CUDA") and len(words) >= 4 and all(word.isdigit() for word in words[1:4]):
@@ -198,9 +189,9 @@ def fit(check, place, file):
         estimated = estimate(check, fit_tool, file, context)
         trace = check.TRACES / f"llama-fit-{context}.vtrace"
         command = [str(batched), "-m", str(file), "-ngl", "99", "-c", str(context), "-npp", "64", "-ntg", "8", "-npl", "1"]
-        ended = run(check, "fit", command, trace)
+        ended = run(check, f"fit-{context}", command, trace)
         if ended.returncode or estimated is None:
-            print(f"| {context} | " + check.fail(f"llama-batched-bench {ended.returncode}, estimate {estimated}, see llama-fit.log") + " |")
+            print(f"| {context} | " + check.fail(f"llama-batched-bench {ended.returncode}, estimate {estimated}, see llama-fit-{context}.log") + " |")
             continue
         roles, peak = by_role(check, trace), device_of(check, trace)["in_use_at_peak"]
         ours = [roles.get(role, 0) for role in ("weights", "KV cache", "activations", "workspace")]

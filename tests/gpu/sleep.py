@@ -7,8 +7,6 @@ import subprocess
 import sys
 import zipfile
 
-import blocks
-
 CYCLES = 20
 LEAK_MIB = 16
 MIB = 1 << 20
@@ -56,7 +54,7 @@ def run(check, name, where, preload, cycles, leak):
         print(f"FAIL {name}: status {ended.returncode} {last}, see its log")
         check.fail("")
         return None, []
-    start = blocks.start_ns(trace)
+    start = check.start_ns(trace)
     marks = [line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("MARK")]
     return trace, [(word, int(at) - start, int(allocated), int(reserved)) for word, at, allocated, reserved in marks]
 
@@ -80,9 +78,9 @@ def cycles_agree(check, name, trace, marks):
     asleep = [mark for mark in marks if mark[0] == "asleep"]
     wrong, totals, resident = [], [], []
     for word, at, allocated, reserved in marks:
-        device = check.ask("frag", trace, "--at", f"{at / 1e9:.9f}")["devices"][0]
-        if (device["allocated_bytes"], device["reserved_bytes"]) != (allocated, reserved):
-            totals.append((word, device["allocated_bytes"] - allocated, device["reserved_bytes"] - reserved))
+        *ours, device = check.totals(trace, at)
+        if ours != [allocated, reserved]:
+            totals.append((word, ours[0] - allocated, ours[1] - reserved))
         if word == "awake" and device.get("reserved_paused_bytes", 0):
             resident.append(device["reserved_paused_bytes"])
     for level in ("tensor", "driver"):

@@ -2,7 +2,6 @@
 import subprocess
 import sys
 
-import blocks
 import stacks
 
 
@@ -28,7 +27,7 @@ def section(check):
 
 
 def agreement(check, program):
-    check.table("PyTorch's blocks: the trace against torch.cuda.memory_stats and its totals at marked moments", "allocator | made: torch / trace | freed: torch / trace | totals that agree: allocated, reserved | hook's totals that equal the blocks | out of memory: torch / trace | verdict")
+    check.table("PyTorch's blocks: the trace against torch.cuda.memory_stats and its totals at marked moments", "allocator | made: torch / trace | freed: torch / trace | totals that agree: allocated, reserved | hook's totals that differ from the blocks | out of memory: torch / trace | verdict")
     for mode in ("native", "expandable"):
         trace = check.TRACES / f"blocks-{mode}.vtrace"
         printed, status, error = lines([*program, mode], check.environment(trace, VRAMTRACE_MAX="unlimited"))
@@ -36,18 +35,20 @@ def agreement(check, program):
             print(f"| {mode} | {check.fail(f'status {status} {error}')} | | | | | |")
             continue
         made, freed, ooms = (int(word) for word in printed["STATS"][0])
-        start = blocks.start_ns(trace)
+        start = check.start_ns(trace)
         marks = [tuple(int(word) for word in words) for words in printed["MARK"]]
-        found, memory = blocks.at_marks(trace, [at - start for at, _, _ in marks])
-        allocated = sum(a == b for (_, a, _), (b, _) in zip(marks, found))
-        reserved = sum(a == b for (_, _, a), (_, b) in zip(marks, found))
+        found = [check.totals(trace, at - start) for at, _, _ in marks]
+        allocated = sum(mark[1] == ours[0] for mark, ours in zip(marks, found))
+        reserved = sum(mark[2] == ours[1] for mark, ours in zip(marks, found))
+        process = check.report(trace)[0]
+        device, odd = process["devices"][0], any(process["inconsistencies"].values())
+        torch, raised = device["torch"], device["oom_raised"]
         # After STATS the program only frees memory.
-        good = memory.made == made and memory.freed >= freed and memory.unknown == memory.again == 0
-        good = good and allocated == reserved == len(marks) and not memory.wrong_states and memory.ooms == ooms
-        states = f"{len(memory.states) - len(memory.wrong_states)} of {len(memory.states)}"
+        good = torch["allocations"] == made and torch["frees"] >= freed and raised == ooms and not odd
+        good = good and allocated == reserved == len(marks) and torch["disagreements"] == 0
         print(
-            f"| {mode} | {made} / {memory.made} | {freed} / {memory.freed} | {allocated}, {reserved} of {len(marks)} "
-            f"| {states} | {ooms} / {memory.ooms} | {'same' if good else check.fail('')} |"
+            f"| {mode} | {made} / {torch['allocations']} | {freed} / {torch['frees']} | {allocated}, {reserved} of {len(marks)} "
+            f"| {torch['disagreements']} | {ooms} / {raised} | {'same' if good else check.fail('')} |"
         )
 
 

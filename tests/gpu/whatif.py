@@ -5,8 +5,6 @@ import subprocess
 import sys
 import time
 
-import blocks
-
 STEPS = os.environ.get("VRAMTRACE_WHATIF_STEPS", "25")
 SETTINGS = [
     "default",
@@ -24,7 +22,7 @@ GOAL = 1.0
 
 def train(check, env):
     """Runs the program: the figures of its lines by first word, and its status for a FAIL line."""
-    program = [sys.executable, str(check.PROGRAMS / "varlen.py"), STEPS]
+    program = [sys.executable, str(check.PROGRAMS / "train.py"), STEPS]
     ended = subprocess.run(program, env=env, capture_output=True, text=True)
     printed = {}
     for line in ended.stdout.splitlines():
@@ -41,7 +39,7 @@ def command(check, *arguments):
 
 def section(check):
     """`check`: the module check.py, which holds what all parts share."""
-    trace = check.TRACES / "varlen.vtrace"
+    trace = check.TRACES / "whatif.vtrace"
     printed, why = train(check, check.environment(trace, VRAMTRACE_MAX="unlimited"))
     if "STATS" not in printed:
         print(check.fail(f"the recorded run: {why}"))
@@ -96,7 +94,7 @@ def caps(check, smallest):
 
 def frag(check, trace, printed):
     print("\n### frag against torch.cuda.memory_snapshot() and memory_stats() of the recorded run\n")
-    at = (int(printed["MARK"][0]) - blocks.start_ns(trace)) / 1e9
+    at = (int(printed["MARK"][0]) - check.start_ns(trace)) / 1e9
     ours, took = command(check, "frag", trace, "--at", f"{at:.6f}")
     theirs, stats = printed["SEGMENTS"], printed["STATS"]
     print(f"At {at:.3f} s; frag took {took:.2f} s.\n\n| | frag | torch | verdict |\n|---|---|---|---|")
