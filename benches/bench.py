@@ -1,29 +1,20 @@
 """The measurements of bench.sh."""
-import atexit
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "release")
-work = Path(tempfile.mkdtemp(prefix="vramtrace-bench-"))
-atexit.register(shutil.rmtree, work, ignore_errors=True)
-sim = work / "sim"
-sim.mkdir()
-for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-    (sim / name).symlink_to(BIN / "libvramtrace_sim.so")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "systems"))
+from recorded_processes import ROOT, RecordedProcesses, ready, tell
 
-clean = {k: v for k, v in os.environ.items() if not k.startswith("VRAMTRACE_") and k != "LD_PRELOAD"}
-clean["LD_LIBRARY_PATH"] = str(sim)
+BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "release")
+node = RecordedProcesses(BIN)
+work = node.work
 
 
 def env(preload=True, **more):
-    result = dict(clean, **more)
+    result = dict(node.environment, **more)
     if preload:
         result["LD_PRELOAD"] = str(BIN / "libvramtrace.so")
     return result
@@ -66,78 +57,31 @@ def pairs():
         print(f"| {name} | {threads} | {cells} | {row['recorded'] - row['bare']:+.0f} | {row['recorded'] / row['bare']:.2f} |")
 
 
-class InteractiveProgram:
-    """A running tests/programs/interactive.c: reads a command from each line of stdin, and prints one line for it."""
-
-    def __init__(self, program, environment):
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([str(program)], env=environment, stdin=pipe, stdout=pipe, text=True)
-        assert self.answer() == "ready"
-
-    def answer(self):
-        return self.process.stdout.readline().strip()
-
-    def ask(self, order):
-        self.process.stdin.write(order + "\n")
-        self.process.stdin.flush()
-        return self.answer()
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
-
-
 def limits():
     """The cost of counting: without a limit, under a cap, in a group of one and of eight processes."""
-    program, interactive = compiled("limits", "benches/limits.c"), compiled("interactive", "tests/programs/interactive.c")
+    program = compiled("limits", "benches/limits.c")
     group = f"bench-{os.getpid()}"
     # All processes share one simulated device, so that its cost is the same in each variant.
     quiet = {"VRAMTRACE_OUT": "off", "VRAMTRACE_SIM_STATE": str(work / "state")}
-    eight = env(VRAMTRACE_CAP_GROUP=f"{group}-8:5600MiB", **quiet)
+    eight = {"VRAMTRACE_CAP_GROUP": f"{group}-8:5600MiB", **quiet}
     ways = {
         "bare": env(preload=False, VRAMTRACE_SIM_STATE=quiet["VRAMTRACE_SIM_STATE"]),
         "no limit": env(**quiet),
         "a cap of 1 GiB": env(VRAMTRACE_CAP="1GiB", **quiet),
         "alone in a group": env(VRAMTRACE_CAP_GROUP=f"{group}-1:1GiB", **quiet),
-        "one of 8 in a group": eight,
+        "one of 8 in a group": env(**eight),
     }
-    others = [InteractiveProgram(interactive, eight) for _ in range(7)]
-    assert all(member.ask("a 100") == "0" for member in others)
+    for member in (others := [node.recorded("bench", rank, **eight) for rank in range(7)]):
+        ready(member)
+        tell(member, "a 100")
     best = lowest(program, ways)
     for member in others:
-        member.end()
-    for page in Path(f"/dev/shm/vramtrace-{os.geteuid()}").glob(f"group.{group}-*"):
-        shutil.rmtree(page)
+        member.kill()
+        member.wait()
     print("\n| ns | " + " | ".join(ways) + " |")
     print("|---|" + "---|" * len(ways))
     for what, name in (("pair", "2 MiB freed and taken again"), ("refused", "a request that is refused")):
         print(f"| {name} | " + " | ".join(f"{best[what,][way]:.0f}" if way in best[what,] else "-" for way in ways) + " |")
-
-
-def live():
-    """The time from `vramtrace cap --pid` to the first request under the new limit, in a program that allocates all the time."""
-    program, cores = compiled("interactive", "tests/programs/interactive.c"), os.cpu_count()
-    print(f"\n| ms, {cores} processors | changes | from the command's start: median, 90 %, highest | from its return: median, 90 %, highest |")
-    print("|---|---|---|---|")
-    for load in (0, 1, 2 * cores):
-        interactive = InteractiveProgram(program, env(VRAMTRACE_OUT="off"))
-        others = [InteractiveProgram(program, env(VRAMTRACE_OUT="off")) for _ in range(load)]
-        assert all(other.ask("h") == "on" for other in others)
-        assert interactive.ask("t").startswith("0 ")
-        starts, returns = [], []
-        for _ in range(50):
-            for limit, result in (("100MiB", 2), ("none", 0)):
-                began = time.monotonic_ns()
-                subprocess.run([str(BIN / "vramtrace"), "cap", "--pid", str(interactive.process.pid), limit], check=True, capture_output=True)
-                returned = time.monotonic_ns()
-                answer, first, _ = (int(word) for word in interactive.answer().split())
-                assert answer == result
-                starts.append((first - began) / 1e6)
-                returns.append((first - returned) / 1e6)
-        for process in [interactive, *others]:
-            process.end()
-        cells = [" ".join(f"{sorted(figures)[at]:.2f}" for at in (50, 90, 99)) for figures in (starts, returns)]
-        print(f"| beside {load} others as busy | {len(starts)} | {cells[0]} | {cells[1]} |")
 
 
 def torch_libraries():
@@ -211,24 +155,7 @@ def parquet():
         print(f"| {name} | {blocks:,} | {blocks / best / 1e6:.2f} | {size / blocks:.1f} |")
 
 
-def reading():
-    trace = churn_trace(500_000)
-    size = trace.stat().st_size
-    times, outs = {}, {}
-    for _ in range(3):
-        for command in ("report", "leaks"):
-            start = time.perf_counter()
-            ended = subprocess.run([str(BIN / "vramtrace"), command, "--json", str(trace)], capture_output=True, check=True)
-            outs[command] = ended.stdout
-            times[command] = min(times.get(command, 1e9), time.perf_counter() - start)
-    best, events = times["report"], json.loads(outs["report"])["processes"][0]["events"]
-    print("\n| a trace of " f"{events:,} events | |\n|---|---|")
-    print(f"| bytes an event (file, with its spare window) | {size / events:.1f} |")
-    print(f"| `vramtrace report` | {best:.2f} s, {events / best / 1e6:.1f} M events/s |")
-    print(f"| `vramtrace leaks` | {times['leaks']:.2f} s, {times['leaks'] / best:.2f} of that |")
-
-
-parts = {"pairs": pairs, "limits": limits, "live": live, "refusals": refusals, "reading": reading, "parquet": parquet}
+parts = {"pairs": pairs, "limits": limits, "refusals": refusals, "parquet": parquet}
 for part in sys.argv[1:]:
     if part not in parts:
         print(f"bench: unknown part '{part}': must be one of {', '.join(parts)}", file=sys.stderr)

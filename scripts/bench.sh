@@ -5,9 +5,7 @@
 #
 # pairs      an allocation and its free, on 1 and more threads
 # limits     the same under a cap, alone in a group, and in a group of 8 processes
-# live       the delay until a cap that `vramtrace cap --pid` sets takes effect
 # refusals   a refused request, and the post-mortem of an out-of-memory
-# reading    bytes per event, and the speed of `vramtrace report` and `leaks`
 # parquet    rows a second on one core, and bytes a row, of `vramtrace export --format parquet`
 #
 # Prints Markdown tables. Needs cargo, gcc and python3. Compare only figures of one table:
