@@ -6,12 +6,6 @@
 enum { MOST = 512, ROUNDS = 9, PAIRS = 2000, REFUSED = 300 };
 static const size_t page = 2u << 20;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e9 + t.tv_nsec;
-}
-
 int main(void) {
     CUdeviceptr live[MOST];
     int count = 0, refused = 0;
@@ -23,19 +17,19 @@ int main(void) {
         if (take(&live[count], page) == 0) count++;
         else refused = 1;
     for (int round = 0; round < ROUNDS; round++) {
-        double start = now();
+        double start = now_ns();
         for (int k = 0; k < PAIRS; k++) {
             MUST(give(live[count - 1]));
             MUST(take(&live[count - 1], page));
         }
-        double each = (now() - start) / PAIRS;
+        double each = (now_ns() - start) / PAIRS;
         if (each < pair) pair = each;
         if (!refused) continue;
         CUdeviceptr unused;
-        start = now();
+        start = now_ns();
         for (int k = 0; k < REFUSED; k++)
             if (take(&unused, page) == 0) return 1;
-        each = (now() - start) / REFUSED;
+        each = (now_ns() - start) / REFUSED;
         if (each < refusal) refusal = each;
     }
     printf("pair %.1f\n", pair);

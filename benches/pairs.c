@@ -13,14 +13,8 @@ static CUresult (*alloc_sync)(CUdeviceptr *, size_t);
 static CUresult (*free_sync)(CUdeviceptr);
 static CUresult (*synchronize)(CUstream);
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e9 + t.tv_nsec;
-}
-
 static void delay(void) {
-    for (double end = spin ? now() + spin : 0; spin && now() < end;) {}
+    for (double end = spin ? now_ns() + spin : 0; spin && now_ns() < end;) {}
 }
 
 static void *worker(void *unused) {
@@ -49,11 +43,9 @@ static void measure(const char *what, int threads) {
     double best = 1e18;
     rounds = PAIRS / threads;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        pthread_t t[8];
-        double start = now();
-        for (int i = 0; i < threads; i++) pthread_create(&t[i], 0, worker, 0);
-        for (int i = 0; i < threads; i++) pthread_join(t[i], 0);
-        double each = (now() - start) / rounds;
+        double start = now_ns();
+        on_threads(threads, worker);
+        double each = (now_ns() - start) / rounds;
         if (each < best) best = each;
     }
     printf("%s %d %.1f\n", what, threads, best);
@@ -81,10 +73,10 @@ int main(int count, char **words) {
     void *self = dlopen(NULL, RTLD_NOW);
     double best = 1e18;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        double start = now();
+        double start = now_ns();
         for (int k = 0; k < 100000; k++)
             if (!dlsym(self, "malloc")) return 1;
-        double each = (now() - start) / 100000;
+        double each = (now_ns() - start) / 100000;
         if (each < best) best = each;
     }
     printf("dlsym 1 %.1f\n", best);

@@ -10,7 +10,7 @@ use support::{Scratch, command, shim};
 fn a_signal_handler_that_allocates_never_deadlocks() {
     let dir = Scratch::new();
     let soname = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
-    dir.compile("steady", "libcuda.so.1", &soname);
+    dir.compile("blocking", "libcuda.so.1", &soname);
     let program = dir.compile("signals", "signals", &["-pthread", "-L.", "-l:libcuda.so.1"]);
     let full = std::env::var_os("VRAMTRACE_TEST_FULL").is_some();
     let seconds = if full { 60.0 } else { 4.0 };

@@ -41,11 +41,18 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     return 0;
 }
 
-static unsigned long long clock_below(unsigned long long limit) {
-    clock_random ^= clock_random << 13;
-    clock_random ^= clock_random >> 7;
-    clock_random ^= clock_random << 17;
-    return (clock_random >> 11) % limit;
+static unsigned long long next_random(unsigned long long *state) {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    return *state ^= *state << 17;
+}
+
+static unsigned long long clock_below(unsigned long long limit) { return (next_random(&clock_random) >> 11) % limit; }
+
+/* For the program: the same numbers in each run. */
+static inline size_t below(size_t limit) {
+    static unsigned long long state = 88172645463325252ull;
+    return next_random(&state) % limit;
 }
 
 /* A call of the program that takes time. */

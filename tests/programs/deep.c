@@ -14,13 +14,7 @@ static int down(int kib, long pairs) {
     volatile char room[1024];
     memset((char *)room, kib, sizeof room);
     if (kib > 0) return down(kib - 1, pairs) + room[5];
-    CUresult (*take)(CUdeviceptr *, size_t) = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t));
-    CUresult (*give)(CUdeviceptr) = CALL(cuMemFree_v2, (CUdeviceptr));
-    for (long k = 0; k < pairs; k++) {
-        CUdeviceptr p;
-        MUST(take(&p, 4096));
-        MUST(give(p));
-    }
+    driver_pairs(pairs, 4096);
     return 0;
 }
 

@@ -56,16 +56,9 @@ static void *cycler(void *unused) {
 }
 
 static void *worker(void *unused) {
-    CUdeviceptr kept, block;
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&kept, 1 << 20));
-    while (!done) {
-        for (int turn = 0; turn < 100; turn++) {
-            MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&block, 4096));
-            MUST(CALL(cuMemFree_v2, (CUdeviceptr))(block));
-        }
-        atomic_fetch_add(&pairs, 100);
-    }
+    driver_take(1 << 20);
+    for (; !done; atomic_fetch_add(&pairs, 100)) driver_pairs(100, 4096);
     return unused;
 }
 
@@ -107,9 +100,8 @@ int main(int arguments, char **argument) {
         return 0;
     }
     if (is_lock) {
-        CUdeviceptr first;
         struct flock lock = {.l_type = F_WRLCK};
-        MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&first, 4096));
+        driver_take(4096);
         for (int number = 3; number < 1024; number++) close(number);
         for (int number = 3; number < 3 + FILES; number++) {
             char name[32];

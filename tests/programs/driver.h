@@ -77,6 +77,88 @@ static inline CUcontext begin(int ordinal) {
     return context;
 }
 
+static inline CUdeviceptr driver_take(size_t bytes) {
+    CUdeviceptr at;
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, bytes));
+    return at;
+}
+
+static inline void driver_give(CUdeviceptr at) { MUST(CALL(cuMemFree_v2, (CUdeviceptr))(at)); }
+
+/* So many allocations, each freed at once. */
+static inline void driver_pairs(unsigned long count, size_t bytes) {
+    CUresult (*take)(CUdeviceptr *, size_t) = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t));
+    CUresult (*give)(CUdeviceptr) = CALL(cuMemFree_v2, (CUdeviceptr));
+    for (CUdeviceptr at; count; count--) {
+        MUST(take(&at, bytes));
+        MUST(give(at));
+    }
+}
+
+static inline long long now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+/* Calls `what` below `depth` more frames. Two calls that are not made one: each path of zeros and ones is a stack of its own. */
+__attribute__((noinline, noclone, unused)) static void below_frames(int depth, unsigned path, void (*what)(void)) {
+    if (depth == 0) {
+        what();
+    } else if (path & 1) {
+        below_frames(depth - 1, path >> 1, what);
+        __asm__ volatile("/* one */" ::: "memory"); /* nor does a call at the end become a jump */
+    } else {
+        below_frames(depth - 1, path >> 1, what);
+        __asm__ volatile("/* zero */" ::: "memory");
+    }
+    STAY;
+}
+
+/* Runs a thread on a stack of 1 MiB. Returns the bytes of it that were written. */
+static inline size_t stack_used(void *(*work)(void *)) {
+    enum { SIZE = 1 << 20 };
+    pthread_attr_t attributes;
+    pthread_t thread;
+    size_t untouched = 0;
+    unsigned char *stack = (unsigned char *)mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(stack, 0xa5, SIZE);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, SIZE);
+    pthread_create(&thread, &attributes, work, NULL);
+    pthread_join(thread, NULL);
+    while (untouched < SIZE && stack[untouched] == 0xa5) untouched++;
+    return SIZE - untouched;
+}
+
+/* By NVML: bytes of this process, or of all, on a device; 0: it does not say. */
+enum { THIS_PROCESS, ALL_PROCESSES };
+static inline unsigned long long nvml_used(unsigned ordinal, int which) {
+    struct {
+        unsigned pid;
+        unsigned long long bytes;
+        unsigned gpu, compute;
+    } infos[64];
+    static int is_open;
+    unsigned count = 64;
+    unsigned long long sum = 0;
+    void *handle;
+    if (!is_open) NVML(nvmlInit_v2, (void))();
+    is_open = 1;
+    NVML(nvmlDeviceGetHandleByIndex_v2, (unsigned, void **))(ordinal, &handle);
+    if (NVML(nvmlDeviceGetComputeRunningProcesses_v3, (void *, unsigned *, void *))(handle, &count, infos)) count = 0;
+    for (unsigned n = 0; n < count; n++)
+        if (which == ALL_PROCESSES || infos[n].pid == (unsigned)getpid()) sum += infos[n].bytes;
+    return sum;
+}
+
+/* Runs so many threads to their end; each gets its number. */
+static inline void on_threads(size_t count, void *(*work)(void *)) {
+    pthread_t threads[64];
+    for (size_t n = 0; n < count; n++) pthread_create(&threads[n], NULL, work, (void *)n);
+    for (size_t n = 0; n < count; n++) pthread_join(threads[n], NULL);
+}
+
 typedef struct {
     const char *name;
     void (*run)(void);

@@ -21,21 +21,12 @@ static void *late(void *unused) {
     return unused;
 }
 
-static void churn(unsigned long n) {
-    CUresult (*give)(CUdeviceptr) = CALL(cuMemFree_v2, (CUdeviceptr));
-    CUresult (*get)(CUdeviceptr *, size_t) = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t));
-    for (unsigned long i = 0; i < n; i++) {
-        CUdeviceptr p;
-        MUST(get(&p, 4096));
-        MUST(give(p));
-    }
-}
+static void churn(unsigned long n) { driver_pairs(n, 4096); }
 
 int main(int count, char **arguments) {
     const char *how = count > 1 ? arguments[1] : "return";
     context = begin(0);
-    CUdeviceptr p = take(4 * MIB);
-    (void)p;
+    take(4 * MIB);
     if (!strcmp(how, "exit")) exit(7);
     if (!strcmp(how, "_exit")) _exit(8);
     if (!strcmp(how, "abort")) abort();

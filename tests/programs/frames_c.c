@@ -5,12 +5,10 @@
 #include <search.h>
 #include <ucontext.h>
 
-#define DEEP __attribute__((noinline, noclone))
-#define STAY __asm__ volatile("" ::: "memory") /* no tail call */
 
 static volatile int zero;
 
-DEEP static int recursive(int depth) {
+NEVER static int recursive(int depth) {
     int result;
     if (depth == 0) {
         take("recursive");
@@ -23,14 +21,14 @@ DEEP static int recursive(int depth) {
 }
 
 /* Functions that use many registers push them; none is the frame pointer. */
-DEEP static long many(long a, long b, long c, long d, long e, long f, long g, long h) {
+NEVER static long many(long a, long b, long c, long d, long e, long f, long g, long h) {
     long x = a ^ b, y = c ^ d, z = e ^ f, w = g ^ h;
     take("many registers");
     STAY;
     return x * y + z * w + a + b + c + d + e + f + g + h;
 }
 
-DEEP static void variable(int n) {
+NEVER static void variable(int n) {
     char *space = alloca(n), array[n];
     memset(space, 1, n);
     memset(array, 1, n);
@@ -39,7 +37,7 @@ DEEP static void variable(int n) {
     STAY;
 }
 
-DEEP static void large(void) {
+NEVER static void large(void) {
     char space[700 << 10];
     space[zero] = 1;
     __asm__ volatile("" ::"r"(space) : "memory");
@@ -47,7 +45,7 @@ DEEP static void large(void) {
     STAY;
 }
 
-DEEP static void aligned(int n) {
+NEVER static void aligned(int n) {
     char space[128] __attribute__((aligned(64)));
     char more[n];
     __asm__ volatile("" ::"r"(space), "r"(more) : "memory");
@@ -149,13 +147,11 @@ static void *all(void *unused) {
 }
 
 int main(void) {
-    pthread_t threads[4];
     frames_begin();
     take("main");
     all(NULL);
     fibers();
-    for (int k = 0; k < 4; k++) pthread_create(&threads[k], NULL, all, NULL);
-    for (int k = 0; k < 4; k++) pthread_join(threads[k], NULL);
+    on_threads(4, all);
     STAY;
     return 0;
 }

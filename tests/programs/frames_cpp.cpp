@@ -9,18 +9,15 @@
 #include <thread>
 #include <vector>
 
-#define DEEP __attribute__((noinline, noclone))
-#define STAY __asm__ volatile("" ::: "memory")
-
 struct Guard {
     std::string name;
-    DEEP ~Guard() {
+    NEVER ~Guard() {
         take(name.c_str());
         STAY;
     }
 };
 
-DEEP static int thrower(int depth) {
+NEVER static int thrower(int depth) {
     Guard guard{"destructor"};
     if (depth == 0) throw std::runtime_error("thrown");
     int result = thrower(depth - 1);
@@ -28,7 +25,7 @@ DEEP static int thrower(int depth) {
     return result + 1;
 }
 
-DEEP static void catcher() {
+NEVER static void catcher() {
     take("before");
     try {
         thrower(3);
@@ -52,7 +49,7 @@ struct Base {
 
 struct Derived : Base {
     std::vector<long> numbers{1, 2, 3};
-    DEEP void call() override {
+    NEVER void call() override {
         std::sort(numbers.begin(), numbers.end(), [](long a, long b) {
             take("sort");
             return a > b;
@@ -62,13 +59,13 @@ struct Derived : Base {
     }
 };
 
-template <typename T> DEEP static T twice(T value, const std::function<void(T)> &what) {
+template <typename T> NEVER static T twice(T value, const std::function<void(T)> &what) {
     what(value);
     STAY;
     return value + value;
 }
 
-DEEP static void all() {
+NEVER static void all() {
     catcher();
     std::unique_ptr<Base> thing = std::make_unique<Derived>();
     thing->call();

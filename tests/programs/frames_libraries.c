@@ -4,7 +4,6 @@
 #include "frames.h"
 #include <link.h>
 
-#define STAY __asm__ volatile("" ::: "memory")
 typedef void (*entry)(frames_take take, const char *label);
 
 static entry enter;

@@ -1,7 +1,6 @@
 /* A library of which many are made, of equal size, with other frames and other names: SALT chooses. */
 #define FRAMES_LIBRARY
 #include "frames.h"
-#define STAY __asm__ volatile("" ::: "memory")
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define ROOM (32 + 16 * (SALT % 13))

@@ -68,57 +68,40 @@ static void launch(CUgraphExec exec) {
 
 static void destroy(CUgraphExec exec) { MUST(CALL(cuGraphExecDestroy, (CUgraphExec))(exec)); }
 
-static unsigned long long seed = 88172645463325252ull;
-
-static int below(int limit) {
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return (int)(seed % (unsigned)limit);
+static void work(size_t bytes, long us) {
+    clock_call(TAKE_US);
+    CUdeviceptr at = driver_take(bytes);
+    pause_us(us);
+    driver_give(at);
 }
 
 /* The rest of a request. */
-static void request(void) {
-    CUdeviceptr at;
-    clock_call(TAKE_US);
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, 8 << 20));
-    pause_us(50000);
-    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(at));
-}
+static void request(void) { work(8 << 20, 50000); }
+
+static int requests = 120;
+#define EACH_REQUEST for (int n = 0; n < requests; request(), n++)
 
 /* One kept graph a request. */
-static void kept(int requests) {
-    for (int n = 0; n < requests; n++) {
-        launch(slots[used++] = leaking_line(NODES));
-        request();
-    }
+static void kept(void) {
+    EACH_REQUEST launch(slots[used++] = leaking_line(NODES));
 }
 
 /* Each with another number of nodes, without end. */
-static void kept_shapes(int requests) {
-    for (int n = 0; n < requests; n++) {
-        launch(slots[used++] = leaking_line(100 + n));
-        request();
-    }
+static void kept_shapes(void) {
+    EACH_REQUEST launch(slots[used++] = leaking_line(100 + n));
 }
 
 /* The same, and the whole list is dropped before the process ends. */
-static void list(int requests) {
-    kept(requests);
+static void list(void) {
+    kept();
     while (used) destroy(slots[--used]);
 }
 
 /* The process goes on for a second with other work, then destroys all, as an interpreter does at its end. */
-static void kept_until_the_end(int requests) {
-    kept(requests);
+static void kept_until_the_end(void) {
+    kept();
     pause_us(300000);
-    for (int n = 0; n < 20; n++) {
-        CUdeviceptr at;
-        clock_call(TAKE_US);
-        MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, 64 << 20));
-        pause_us(20000);
-        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(at));
-    }
+    for (int n = 0; n < 20; n++) work(64 << 20, 20000);
     pause_us(230000);
     while (used) {
         destroy(slots[--used]);
@@ -129,86 +112,79 @@ static void kept_until_the_end(int requests) {
 }
 
 /* The same graphs, destroyed before the program goes on for five times as long. */
-static void phase(int requests) {
-    kept(requests);
+static void phase(void) {
+    kept();
     while (used) destroy(slots[--used]);
     for (int n = 0; n < 5 * requests; n++) request();
 }
 
+static void update(CUgraphExec exec) {
+    unsigned long long info[3];
+    CUgraph again = graph_of(NODES);
+    MUST(CALL(cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, void *))(exec, again, info));
+    MUST(CALL(cuGraphDestroy, (CUgraph))(again));
+}
+
 /* A graph that is launched, and updated, many times in its request. */
-static void tokens(int requests) {
-    for (int n = 0; n < requests; n++) {
+static void tokens(void) {
+    EACH_REQUEST {
         CUgraphExec exec = slots[used++] = leaking_line(NODES);
         for (int token = 0; token < 20; token++) {
-            unsigned long long info[3];
-            CUgraph again = graph_of(NODES);
             launch(exec);
-            MUST(CALL(cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, void *))(exec, again, info));
-            MUST(CALL(cuGraphDestroy, (CUgraph))(again));
+            update(exec);
         }
-        request();
+    }
+}
+
+static void capture_all(int is_launched, long us) {
+    for (int n = 0; n < 67; n++) {
+        slots[used++] = other_line(NODES);
+        if (is_launched) launch(slots[n]);
+        pause_us(us);
     }
 }
 
 /* Graphs for all batch sizes at the start, within a second; then requests use them. */
-static void captures(int requests) {
-    for (int n = 0; n < 67; n++) {
-        slots[used++] = other_line(NODES);
-        pause_us(12000);
-    }
-    for (int n = 0; n < requests; n++) {
-        launch(slots[below(used)]);
-        request();
-    }
+static void captures(void) {
+    capture_all(0, 12000);
+    EACH_REQUEST launch(slots[below(used)]);
 }
 
 /* The same, each launched once as it is captured; of the requests most use one. */
-static void captures_launched(int requests) {
-    for (int n = 0; n < 67; n++) {
-        launch(slots[used++] = other_line(NODES));
-        pause_us(12000);
-    }
-    for (int n = 0; n < requests; n++) {
-        launch(slots[3]);
-        request();
-    }
+static void captures_launched(void) {
+    capture_all(1, 12000);
+    EACH_REQUEST launch(slots[3]);
 }
 
 /* Captures, slowly, and no more. */
-static void captures_only(int requests) {
-    (void)requests;
-    for (int n = 0; n < 67; n++) {
-        slots[used++] = other_line(NODES);
-        pause_us(300000);
-    }
+static void captures_only(void) {
+    capture_all(0, 300000);
 }
 
 /* A graph for each of so many shapes, made when the shape first comes. */
-static void cache(int requests, int shapes, int nodes_differ) {
-    for (int n = 0; n < requests; n++) {
+static void cache(int shapes, int nodes_differ) {
+    EACH_REQUEST {
         int shape = below(shapes);
         if (!slots[shape]) slots[shape] = other_line(nodes_differ ? 100 + 7 * shape : NODES);
         launch(slots[shape]);
-        request();
     }
 }
 
-static void cache_40(int requests) { cache(requests, 40, 0); }
-static void cache_200(int requests) { cache(requests, 200, 0); }
-static void cache_of_nodes(int requests) { cache(requests, 200, 1); }
+static void cache_40(void) { cache(40, 0); }
+static void cache_200(void) { cache(200, 0); }
+static void cache_of_nodes(void) { cache(200, 1); }
 
 /* The last 16. */
-static void lru(int requests) {
-    for (int n = 0; n < requests; n++) {
+static void lru(void) {
+    EACH_REQUEST {
         CUgraphExec *slot = &slots[n % 16];
         if (*slot) destroy(*slot);
         launch(*slot = other_line(NODES));
-        request();
     }
 }
 
 /* Made, launched and destroyed in each request. */
-static void temporary(int requests) {
+static void temporary(void) {
     for (int n = 0; n < requests; n++) {
         CUgraphExec exec = other_line(NODES);
         launch(exec);
@@ -218,50 +194,45 @@ static void temporary(int requests) {
 }
 
 /* One graph that is updated before each launch. */
-static void updated(int requests) {
+static void updated(void) {
     CUgraphExec exec = other_line(NODES);
-    for (int n = 0; n < requests; n++) {
-        unsigned long long info[3];
-        CUgraph again = graph_of(NODES);
-        MUST(CALL(cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, void *))(exec, again, info));
-        MUST(CALL(cuGraphDestroy, (CUgraph))(again));
+    EACH_REQUEST {
+        update(exec);
         launch(exec);
-        request();
     }
 }
 
 /* Ten graphs at the first requests. */
-static void warm_up(int requests) {
-    for (int n = 0; n < requests; n++) {
+static void warm_up(void) {
+    EACH_REQUEST {
         if (n < 10) slots[used++] = other_line(NODES);
         launch(slots[n % used]);
-        request();
     }
 }
 
 static const char *ptx =
     ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry plain(\n)\n{ ret; }\n";
 
+NEVER static void leaking_module(void) {
+    void *module, *function;
+    MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
+    MUST(CALL(cuModuleGetFunction, (void **, void *, const char *))(&function, module, "plain"));
+    MUST(CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
+    STAY;
+}
+
 /* A compiler: a module for each of 200 shapes, over the first half of the requests. */
-static void compiled(int requests) {
-    for (int n = 0; n < requests; n++) {
-        if (n < requests / 2 && n < 200) {
-            void *module, *function;
-            MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
-            MUST(CALL(cuModuleGetFunction, (void **, void *, const char *))(&function, module, "plain"));
-            MUST(CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
-        }
-        request();
-    }
+static void compiled(void) {
+    EACH_REQUEST if (n < requests / 2 && n < 200) leaking_module();
 }
 
 /* A framework's 128 streams. */
-static void stream_pool(int requests) {
+static void stream_pool(void) {
     for (int n = 0; n < 128; n++) {
         CUstream stream;
         MUST(CALL(cuStreamCreateWithPriority, (CUstream *, unsigned, int))(&stream, 1, 0));
     }
-    for (int n = 0; n < requests; n++) request();
+    EACH_REQUEST continue;
 }
 
 NEVER static CUstream leaking_stream(void) {
@@ -272,7 +243,7 @@ NEVER static CUstream leaking_stream(void) {
 }
 
 /* Graphs of two lines in turn, with little time between them. */
-static void alternate(int requests) {
+static void alternate(void) {
     for (int n = 0; n < requests; n++) {
         launch(slots[used++] = n % 2 ? leaking_line(NODES) : other_line(NODES));
         pause_us(2000);
@@ -280,28 +251,18 @@ static void alternate(int requests) {
 }
 
 /* Four streams a request that stay. */
-static void kept_streams(int requests) {
-    for (int n = 0; n < requests; n++) {
+static void kept_streams(void) {
+    EACH_REQUEST {
 #pragma GCC unroll 1
         for (int each = 0; each < 4; each++) leaking_stream();
-        request();
     }
 }
 
-NEVER static void leaking_module(void) {
-    void *module, *function;
-    MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
-    MUST(CALL(cuModuleGetFunction, (void **, void *, const char *))(&function, module, "plain"));
-    MUST(CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
-    STAY;
-}
-
 /* A module for each request, which stays. */
-static void kept_modules(int requests) {
-    for (int n = 0; n < requests; n++) {
+static void kept_modules(void) {
+    EACH_REQUEST {
         clock_call(2000);
         leaking_module();
-        request();
     }
 }
 
@@ -329,22 +290,16 @@ static int find_own(struct dl_phdr_info *library, size_t size, void *found) {
 }
 
 /* 2 MiB in each request, by a call that the recorder does not see. */
-static void unseen(int requests) {
+static void unseen(void) {
     CUresult (*take)(CUdeviceptr *, size_t) = NULL;
     if (!dl_iterate_phdr(find_own, &take) || !take) exit(97);
-    for (int n = 0; n < requests; n++) {
-        CUdeviceptr at;
-        MUST(take(&at, 2 << 20));
-        request();
-    }
+    CUdeviceptr at;
+    EACH_REQUEST MUST(take(&at, 2 << 20));
 }
 
 /* Nothing that takes memory of the driver. What is asked at the start does not count. */
-static void rest(int requests) {
-    for (int n = 0; n < requests; n++) {
-        if (n == 5) lists = 0;
-        request();
-    }
+static void rest(void) {
+    EACH_REQUEST if (n == 5) lists = 0;
 }
 
 static void *worker(void *line) {
@@ -358,72 +313,25 @@ static void *worker(void *line) {
 }
 
 /* Two threads, each with graphs of its own line. */
-static void threads(int requests) {
+static void threads(void) {
     pthread_t two[2];
-    (void)requests;
     pthread_create(&two[0], NULL, worker, (void *)leaking_line);
     pthread_create(&two[1], NULL, worker, (void *)other_line);
     for (int n = 0; n < 2; n++) pthread_join(two[n], NULL);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(int);
-} programs[] = {
-    {"kept", kept},
-    {"kept-shapes", kept_shapes},
-    {"list", list},
-    {"kept-until-the-end", kept_until_the_end},
-    {"phase", phase},
-    {"tokens", tokens},
-    {"kept-streams", kept_streams},
-    {"kept-modules", kept_modules},
-    {"rest", rest},
-    {"unseen", unseen},
-    {"threads", threads},
-    {"alternate", alternate},
-    {"captures", captures},
-    {"captures-launched", captures_launched},
-    {"captures-only", captures_only},
-    {"cache-40", cache_40},
-    {"cache-200", cache_200},
-    {"cache-of-nodes", cache_of_nodes},
-    {"lru", lru},
-    {"temporary", temporary},
-    {"updated", updated},
-    {"warm-up", warm_up},
-    {"compiled", compiled},
-    {"stream-pool", stream_pool},
-};
-
-/* By NVML, of this process. */
-static unsigned long long nvml_kib(void) {
-    struct {
-        unsigned pid;
-        unsigned long long bytes;
-        unsigned gpu, compute;
-    } infos[64];
-    unsigned count = 64;
-    void *handle;
-    if (!dlopen("libnvidia-ml.so.1", RTLD_NOW)) return 0;
-    NVML(nvmlInit_v2, (void))();
-    NVML(nvmlDeviceGetHandleByIndex_v2, (unsigned, void **))(0, &handle);
-    NVML(nvmlDeviceGetComputeRunningProcesses_v3, (void *, unsigned *, void *))(handle, &count, infos);
-    for (unsigned n = 0; n < count; n++)
-        if (infos[n].pid == (unsigned)getpid()) return infos[n].bytes >> 10;
-    return 0;
-}
-
 int main(int count, char **arguments) {
-    int requests = count > 2 ? atoi(arguments[2]) : 120;
+    if (count > 2) requests = atoi(arguments[2]);
     context = begin(0);
-    for (size_t n = 0; n < sizeof programs / sizeof *programs; n++)
-        if (count > 1 && !strcmp(arguments[1], programs[n].name)) {
-            programs[n].run(requests);
-            printf("lists %d\n", lists);
-            printf("%llu\n", nvml_kib());
-            return 0;
-        }
-    fprintf(stderr, "graph_growth: unknown program\n");
-    return 97;
+    int failed = RUN_WAY(
+        count > 1 ? arguments[1] : "", {"kept", kept}, {"kept-shapes", kept_shapes}, {"list", list},
+        {"kept-until-the-end", kept_until_the_end}, {"phase", phase}, {"tokens", tokens},
+        {"kept-streams", kept_streams}, {"kept-modules", kept_modules}, {"rest", rest}, {"unseen", unseen},
+        {"threads", threads}, {"alternate", alternate}, {"captures", captures},
+        {"captures-launched", captures_launched}, {"captures-only", captures_only}, {"cache-40", cache_40},
+        {"cache-200", cache_200}, {"cache-of-nodes", cache_of_nodes}, {"lru", lru}, {"temporary", temporary},
+        {"updated", updated}, {"warm-up", warm_up}, {"compiled", compiled}, {"stream-pool", stream_pool});
+    printf("lists %d\n", lists);
+    printf("%llu\n", dlopen("libnvidia-ml.so.1", RTLD_NOW) ? nvml_used(0, THIS_PROCESS) >> 10 : 0);
+    return failed;
 }

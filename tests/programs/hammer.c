@@ -96,12 +96,10 @@ static void *worker(void *number) {
 }
 
 int main(int count, char **arguments) {
-    pthread_t threads[64];
     unsigned long n = count > 1 ? strtoul(arguments[1], NULL, 10) : 16;
     calls = count > 2 ? strtoul(arguments[2], NULL, 10) : 100000;
     context = begin(0);
-    for (unsigned long i = 0; i < n; i++) pthread_create(&threads[i], NULL, worker, (void *)i);
-    for (unsigned long i = 0; i < n; i++) pthread_join(threads[i], NULL);
+    on_threads(n, worker);
     for (int k = 0; k < KINDS; k++)
         printf("%s asked %lu granted %lu\n", names[k], atomic_load(&asked[k]), atomic_load(&granted[k]));
     return atomic_load(&wrong);

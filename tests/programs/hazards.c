@@ -18,19 +18,16 @@ static CUcontext context;
 static int stop;
 static const char *const libraries[] = {"libm.so.6", "libresolv.so.2", "libutil.so.1", "libanl.so.1"};
 
-/* Two calls, so that each path of zeros and ones is a stack of its own. */
-__attribute__((noinline)) static CUresult down(int depth, unsigned path) {
-    CUresult result;
-    if (depth == 0) {
-        CUdeviceptr address;
-        result = allocate(&address, 4096);
-        if (result == 0) result = release(address);
-    } else if (path & 1) {
-        result = down(depth - 1, path >> 1);
-    } else {
-        result = down(depth - 1, path >> 1);
-    }
-    __asm__ volatile("" ::: "memory");
+static __thread CUresult result;
+
+static void pair(void) {
+    CUdeviceptr address;
+    result = allocate(&address, 4096);
+    if (result == 0) result = release(address);
+}
+
+static CUresult down(int depth, unsigned path) {
+    below_frames(depth, path, pair);
     return result;
 }
 
@@ -39,14 +36,15 @@ static void come_and_go(unsigned k) {
     if (library) dlclose(library);
 }
 
-static void *stress(void *argument) {
-    int count = (int)(size_t)argument;
+static int times;
+
+static void *stress(void *unused) {
     MUST(current(context));
-    for (int k = 0; k < count; k++) {
+    for (int k = 0; k < times; k++) {
         MUST(down(k % 23, k * 2654435761u));
         if (k % 16 == 0) come_and_go(k / 16);
     }
-    return NULL;
+    return unused;
 }
 
 static void *until_stopped(void *unused) {
@@ -66,8 +64,10 @@ static void *in_the_loader(void *unused) {
     return unused;
 }
 
-static void *once(void *argument) {
-    unsigned k = (unsigned)(size_t)argument;
+static unsigned turn;
+
+static void *once(void *number) {
+    unsigned k = turn * 4 + (unsigned)(size_t)number;
     MUST(current(context));
     MUST(down(k % 13, k));
     return NULL;
@@ -86,8 +86,7 @@ static void fork_many(int count, int early) {
                 MUST(current(context));
             }
             for (int n = 0; n < 5; n++) {
-                CUresult result = down(n, k);
-                if (early && result) _exit(90);
+                if (down(n, k) && early) _exit(90);
             }
             _exit(0);
         }
@@ -112,19 +111,15 @@ int main(int count, char **arguments) {
     retain = CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice));
     if (!early) context = begin(0);
     if (!strcmp(mode, "stress")) {
-        for (int k = 0; k < THREADS; k++) pthread_create(threads + k, 0, stress, (void *)(size_t)n);
-        for (int k = 0; k < THREADS; k++) pthread_join(threads[k], 0);
+        times = n;
+        on_threads(THREADS, stress);
         printf("%d pairs\n", n * THREADS);
         return 0;
     }
     void *(*work)(void *) = early ? in_the_loader : until_stopped;
     for (int k = 0; k < 3; k++) pthread_create(threads + k, 0, work, 0);
     if (!strcmp(mode, "exits")) {
-        for (int k = 0; k < n; k++) {
-            pthread_t some[4];
-            for (int j = 0; j < 4; j++) pthread_create(some + j, 0, once, (void *)(size_t)(4 * k + j));
-            for (int j = 0; j < 4; j++) pthread_join(some[j], 0);
-        }
+        for (; turn < (unsigned)n; turn++) on_threads(4, once);
         printf("%d threads\n", 4 * n);
     } else {
         fork_many(n, early);

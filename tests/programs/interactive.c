@@ -1,4 +1,4 @@
-/* interactive.c [ORDINAL]: executes commands from stdin, one a line, and prints the result of each:
+/* interactive.c [ORDINAL | LIBC10_CUDA]: executes commands from stdin, one a line, and prints the result of each:
 
      a MIB     cuMemAlloc                p MIB    cuMemAllocAsync on a new stream
      m MIB     cuMemAllocManaged         f        frees what was allocated last
@@ -8,11 +8,20 @@
      x WHAT    gives up what a process can see, see blind(); prints errno
      t         allocates and frees 2 MiB until it is killed, and prints a line whenever the answer became another one:
                the new answer, when the first such call began, and when the last other one began (CLOCK_MONOTONIC, ns)
+     w         starts four threads that allocate and free     q   ends them; prints "ALLOCATIONS MIB" that they left
+     b AT SIZE a block of PyTorch's cache, by offset in a segment of 20 MiB; freed if SIZE is below 0
+     k         forks: the child reports a block and ends by _exit; prints its exit status
 
    so that a test can look at it between two calls. */
-#include "driver.h"
+#include "cache.h"
 #include <sys/mount.h>
 
+enum { THREADS = 4, KEPT = 24 };
+
+static CUcontext context;
+static atomic_int stop;
+static atomic_ulong left, left_mib;
+static char *segment;
 static CUdeviceptr live[100000];
 static size_t count;
 
@@ -31,16 +40,10 @@ static int release(void) {
     return count == 0 ? -1 : CALL(cuMemFree_v2, (CUdeviceptr))(live[--count]);
 }
 
-static long long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
-
 static void turns(void) {
-    long long began = now(), last = began;
+    long long began = now_ns(), last = began;
     for (int answer = -1;; last = began) {
-        began = now();
+        began = now_ns();
         int result = allocate(2 << 20);
         if (result == CUDA_SUCCESS) release();
         if (result != answer) {
@@ -85,10 +88,51 @@ static int blind(int what) {
     return errno;
 }
 
+static void *work(void *data) {
+    CUdeviceptr live[KEPT];
+    unsigned sizes[KEPT], count = 0, random = (unsigned)(size_t)data + 1;
+    CUstream stream;
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
+    while (!atomic_load(&stop)) {
+        random = random * 1664525u + 1013904223u;
+        if (count < KEPT && (random >> 20) % 2) {
+            /* Two sizes of 2 MiB and more: the driver rounds nothing up. */
+            sizes[count] = 2 * ((random >> 24) % 4 + 1);
+            MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&live[count], sizes[count] * MIB));
+            count++;
+        } else if (count > 0) {
+            MUST(CALL(cuMemFree_v2, (CUdeviceptr))(live[--count]));
+        }
+    }
+    for (unsigned n = 0; n < count; n++) atomic_fetch_add(&left_mib, sizes[n]);
+    atomic_fetch_add(&left, count);
+    return NULL;
+}
+
+static int fork_child(void) {
+    CUdeviceptr address;
+    int status = 1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (tell_block) tell_block(0, segment + 8 * MIB, 4096);
+        /* The driver refuses a child of its user. */
+        _exit(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&address, MIB) == 0);
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 int main(int arguments, char **argument) {
     char line[256];
     CUstream stream;
-    begin(arguments > 1 ? atoi(argument[1]) : 0);
+    pthread_t threads[THREADS];
+    context = begin(arguments > 1 ? atoi(argument[1]) : 0);
+    if (arguments > 1 && strchr(argument[1], '/')) {
+        use_blocks(argument[1]);
+        segment = segment_of(0);
+    }
     MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
     printf("ready\n");
     fflush(stdout);
@@ -124,6 +168,21 @@ int main(int arguments, char **argument) {
                 else result = 2;
             break;
         case 't': turns(); break;
+        case 'w':
+            for (size_t n = 0; n < THREADS; n++) pthread_create(&threads[n], NULL, work, (void *)n);
+            result = 0;
+            break;
+        case 'q':
+            atomic_store(&stop, 1);
+            for (size_t n = 0; n < THREADS; n++) pthread_join(threads[n], NULL);
+            printf("%lu %lu\n", atomic_load(&left), atomic_load(&left_mib));
+            fflush(stdout);
+            continue;
+        case 'b':
+            tell_block(0, segment + number, strtoll(strchr(line + 2, ' '), NULL, 10));
+            result = 0;
+            break;
+        case 'k': result = fork_child(); break;
         case 'x': result = blind(number); break;
         case 'h':
             printf("on\n");

@@ -1,8 +1,7 @@
 /* interrupted.c LIBC10_CUDA: a thread whose calls are interrupted, each time it reads the clock, for as long as another one
    takes to write some checkpoints into a trace with a limit of 4 MiB. (VRAMTRACE_TEST_CLOCK=1: the recorder reads this
    clock each time.) LIBC10_CUDA: a stand-in for PyTorch's allocator, for blocks. */
-#include "driver.h"
-#include "c10.h"
+#include "cache.h"
 
 /* More event records than lie between two checkpoints. */
 #define PAIRS 7000
@@ -31,8 +30,6 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 
 static CUcontext context;
-static void *library;
-static void (*block)(int, void *, int64_t);
 
 #define HELD(expression)            \
     do {                            \
@@ -65,10 +62,10 @@ static void *work(void *unused) {
     MUST(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&object, 4 * MIB, &props, 0));
     HELD(CALL(cuMemRelease, (CUhandle))(object));
     MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 20 * MIB));
-    block(0, (char *)p, 4096);
+    tell_block(0, (char *)p, 4096);
     times = 0;
     is_interrupted = 1;
-    block(0, (char *)p, -4096);
+    tell_block(0, (char *)p, -4096);
     is_interrupted = 0;
     MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
     MUST(CALL(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))(&own, 0, 0));
@@ -80,12 +77,9 @@ static void *work(void *unused) {
 
 int main(int count, char **arguments) {
     pthread_t thread;
-    CUdeviceptr p;
     if (count < 2) return 97;
     context = begin(0);
-    library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
-    block = library ? (void (*)(int, void *, int64_t))dlsym(library, "cache_block") : NULL;
-    if (!block) return 96;
+    use_blocks(arguments[1]);
     pthread_create(&thread, NULL, work, NULL);
     while (!ended) {
         if (wanted == done) {
@@ -93,10 +87,7 @@ int main(int count, char **arguments) {
             continue;
         }
         int turn = wanted;
-        for (int k = 0; k < PAIRS; k++, pairs++) {
-            MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 2 * MIB));
-            MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
-        }
+        for (int k = 0; k < PAIRS; k++, pairs++) driver_pairs(1, 2 * MIB);
         done = turn;
     }
     pthread_join(thread, NULL);

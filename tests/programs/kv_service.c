@@ -19,10 +19,8 @@ static void step(const char *name) {
 }
 
 static CUdeviceptr take(size_t bytes) {
-    CUdeviceptr address;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&address, bytes));
     own += bytes;
-    return address;
+    return driver_take(bytes);
 }
 
 /* What is used beside its own: its context, its kernels, and what else is charged to it. */

@@ -9,39 +9,20 @@
 static CUcontext context;
 static const char *libc10_cuda;
 
-NEVER static piece leaking_line(size_t bytes) {
-    piece p = take(bytes);
-    STAY;
-    return p;
-}
+LINE(leaking_line)
+LINE(other_line)
+LINE(weights_line)
 
-NEVER static piece other_line(size_t bytes) {
-    piece p = take(bytes);
-    STAY;
-    return p;
-}
-
-NEVER static piece weights_line(size_t bytes) {
-    piece p = take(bytes);
-    STAY;
-    return p;
-}
-
-static unsigned long long seed = 88172645463325252ull;
-
-static size_t below(size_t limit) {
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return seed % limit;
-}
-
-static void step(void) {
+static int step(void) {
     piece p[6];
     for (int n = 0; n < 6; n++) p[n] = other_line((size_t)(n + 1) * 3 * MIB);
     pause_us(20);
     for (int n = 5; n >= 0; n--) give(p[n]);
+    return 1;
 }
+
+/* After each step: n is its number. */
+#define EACH_STEP for (int n = 0; n < STEPS && step(); n++)
 
 static piece kept[1 << 14];
 static int used;
@@ -62,13 +43,8 @@ static void load(void) {
     for (int n = 0; n < 72; n++) weights_line(parameter(n));
 }
 
-#define SITE(n)                                    \
-    NEVER static piece site_##n(size_t bytes) {    \
-        piece p = take(bytes);                     \
-        STAY;                                      \
-        return p;                                  \
-    }
-SITE(0) SITE(1) SITE(2) SITE(3) SITE(4) SITE(5) SITE(6) SITE(7) SITE(8) SITE(9) SITE(10) SITE(11)
+LINE(site_0) LINE(site_1) LINE(site_2) LINE(site_3) LINE(site_4) LINE(site_5)
+LINE(site_6) LINE(site_7) LINE(site_8) LINE(site_9) LINE(site_10) LINE(site_11)
 typedef piece (*site)(size_t);
 static const site sites[12] = {site_0, site_1, site_2, site_3, site_4, site_5,
                                site_6, site_7, site_8, site_9, site_10, site_11};
@@ -84,28 +60,6 @@ static void waits(void) {
     pause();
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} programs[] = {
-    {"linear", linear}, {"alone", alone}, {"slow", slow}, {"under-steps", under_steps},
-    {"under-epochs", under_epochs}, {"thread", thread}, {"one-of-many-sites", one_of_many_sites},
-    {"many-ways", many_ways}, {"late", late}, {"bursts", bursts}, {"paused", paused},
-    {"short-loop", short_loop}, {"two-sizes", two_sizes}, {"queue-that-leaks", queue_that_leaks},
-    {"buffer", buffer}, {"list", list}, {"list-of-the-interpreter", list_of_the_interpreter},
-    {"forgotten", forgotten}, {"async", async}, {"objects", objects}, {"nothing", nothing},
-    {"cache", cache}, {"cache-then-slow", cache_then_slow}, {"lru", lru},
-    {"lru-of-sizes", lru_of_sizes}, {"shapes", shapes}, {"warm-up", warm_up},
-    {"saw-tooth", saw_tooth}, {"requests", requests}, {"queue", queue},
-    {"singletons", singletons}, {"library-start", library_start}, {"exit", exit_in_order},
-    {"fill-and-drain", fill_and_drain}, {"only-load", only_load},
-    {"load-and-convert", load_and_convert}, {"one-training-step", one_training_step},
-    {"few-training-steps", few_training_steps}, {"training", training}, {"item", item},
-    {"pool", pool}, {"fragmentation", fragmentation}, {"framework", framework}, {"host", host},
-    {"larger-and-larger", larger_and_larger}, {"larger-pieces", larger_pieces},
-    {"waits", waits},
-};
-
 int main(int count, char **words) {
     if (count < 2) return 2;
     if (!strcmp(words[1], "lend") && count == 4) lend(atoi(words[2]), atoi(words[3]));
@@ -116,10 +70,22 @@ int main(int count, char **words) {
     context = begin(0);
     if (count > 2) libc10_cuda = words[2];
     if (libc10_cuda && strcmp(words[1], "framework")) use_blocks(libc10_cuda);
-    for (size_t n = 0; n < sizeof programs / sizeof *programs; n++)
-        if (!strcmp(words[1], programs[n].name)) {
-            programs[n].run();
-            return 0;
-        }
-    return 2;
+    return RUN_WAY(
+        words[1],
+        {"linear", linear}, {"alone", alone}, {"slow", slow}, {"under-steps", under_steps},
+        {"under-epochs", under_epochs}, {"thread", thread}, {"one-of-many-sites", one_of_many_sites},
+        {"many-ways", many_ways}, {"late", late}, {"bursts", bursts}, {"paused", paused},
+        {"short-loop", short_loop}, {"two-sizes", two_sizes}, {"queue-that-leaks", queue_that_leaks},
+        {"buffer", buffer}, {"list", list}, {"list-of-the-interpreter", list_of_the_interpreter},
+        {"forgotten", forgotten}, {"async", async}, {"objects", objects}, {"nothing", nothing},
+        {"cache", cache}, {"cache-then-slow", cache_then_slow}, {"lru", lru},
+        {"lru-of-sizes", lru_of_sizes}, {"shapes", shapes}, {"warm-up", warm_up},
+        {"saw-tooth", saw_tooth}, {"requests", requests}, {"queue", queue},
+        {"singletons", singletons}, {"library-start", library_start}, {"exit", exit_in_order},
+        {"fill-and-drain", fill_and_drain}, {"only-load", only_load},
+        {"load-and-convert", load_and_convert}, {"one-training-step", one_training_step},
+        {"few-training-steps", few_training_steps}, {"training", training}, {"item", item},
+        {"pool", pool}, {"fragmentation", fragmentation}, {"framework", framework}, {"host", host},
+        {"larger-and-larger", larger_and_larger}, {"larger-pieces", larger_pieces},
+        {"waits", waits});
 }

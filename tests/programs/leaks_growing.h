@@ -2,10 +2,7 @@
 
 static void linear(void) {
     load();
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        leaking_line(2 * MIB);
-    }
+    EACH_STEP leaking_line(2 * MIB);
 }
 
 static void alone(void) {
@@ -16,15 +13,11 @@ static void alone(void) {
 }
 
 static void slow(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        if (n % 15 == 0) leaking_line(512);
-    }
+    EACH_STEP if (n % 15 == 0) leaking_line(512);
 }
 
 static void under_steps(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         piece temporary = leaking_line(100 * MIB);
         if (n % 10 == 0) leaking_line(64 * KIB);
         give(temporary);
@@ -33,8 +26,7 @@ static void under_steps(void) {
 
 static void under_epochs(void) {
     load();
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         keep(leaking_line(3 * MIB));
         if (n % 20 == 19) {
             drop_all();
@@ -59,8 +51,7 @@ static void thread(void) {
     pthread_t thread;
     pthread_barrier_init(&stepped, NULL, 2);
     pthread_create(&thread, NULL, leaking_thread, NULL);
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         pthread_barrier_wait(&stepped);
         pthread_barrier_wait(&stepped);
     }
@@ -84,32 +75,24 @@ NEVER static void way(int turns) {
 }
 
 static void many_ways(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        way((int)below(32));
-    }
+    EACH_STEP way((int)below(32));
 }
 
 static void late(void) {
     load();
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        if (n > STEPS / 2) leaking_line(MIB);
-    }
+    EACH_STEP if (n > STEPS / 2) leaking_line(MIB);
 }
 
 static void bursts(void) {
     load();
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         if (n % 25 == 0)
             for (int more = 0; more < 8; more++) leaking_line(MIB);
     }
 }
 
 static void paused(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         leaking_line(MIB);
         if (n == STEPS / 2) pause_us(300 * 1000);
     }
@@ -128,16 +111,14 @@ static void short_loop(void) {
 
 static void two_sizes(void) {
     load();
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         leaking_line(4 * MIB);
         leaking_line(512);
     }
 }
 
 static void queue_that_leaks(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         keep(leaking_line(MIB));
         if (used > 20) give(kept[--used]);
         if (n % 4 == 0) leaking_line(MIB);
@@ -147,8 +128,7 @@ static void queue_that_leaks(void) {
 static void buffer(void) {
     load();
     piece now = leaking_line(MIB);
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         piece larger = leaking_line((n + 5) * MIB / 4);
         give(now);
         now = larger;
@@ -157,17 +137,11 @@ static void buffer(void) {
 
 /* Ever larger pieces that are forgotten: no allocator keeps them. */
 static void larger_and_larger(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        keep(leaking_line(MIB + n * 64 * KIB));
-    }
+    EACH_STEP keep(leaking_line(MIB + n * 64 * KIB));
 }
 
 static void list(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        keep(leaking_line(MIB));
-    }
+    EACH_STEP keep(leaking_line(MIB));
     drop_all();
 }
 
@@ -175,10 +149,7 @@ static void list(void) {
 static void list_of_the_interpreter(void) {
     load();
     pause_us(200 * 1000);
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        keep(leaking_line(512));
-    }
+    EACH_STEP keep(leaking_line(512));
     pause_us(40 * 1000);
     drop_all();
     pause_us(60 * 1000);
@@ -187,7 +158,7 @@ static void list_of_the_interpreter(void) {
 static void forgotten(void) {
     for (int at = 0; at < 12; at++) keep(sites[at](4 * MIB));
     leaking_line(4 * MIB);
-    for (int n = 0; n < STEPS; n++) step();
+    EACH_STEP continue;
     drop_all();
 }
 
@@ -201,10 +172,7 @@ NEVER static void leaking_stream(void) {
 }
 
 static void async(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        leaking_stream();
-    }
+    EACH_STEP leaking_stream();
 }
 
 NEVER static void leaking_object(void) {
@@ -216,8 +184,5 @@ NEVER static void leaking_object(void) {
 }
 
 static void objects(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        leaking_object();
-    }
+    EACH_STEP leaking_object();
 }

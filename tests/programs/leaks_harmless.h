@@ -2,35 +2,29 @@
 
 static void nothing(void) {
     load();
-    for (int n = 0; n < STEPS; n++) step();
+    EACH_STEP continue;
 }
 
 static void cache(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        if (n < STEPS / 2) leaking_line(MIB);
-    }
+    EACH_STEP if (n < STEPS / 2) leaking_line(MIB);
 }
 
 static void cache_then_slow(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         if (n < STEPS - 20) leaking_line(MIB);
         else pause_us(20 * 1000);
     }
 }
 
 static void lru(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         if (n >= 60) give(kept[n % 60]);
         kept[n % 60] = leaking_line(MIB);
     }
 }
 
 static void lru_of_sizes(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         if (n >= 40) give(kept[n % 40]);
         kept[n % 40] = leaking_line(MIB + below(64) * MIB / 4);
     }
@@ -39,8 +33,7 @@ static void lru_of_sizes(void) {
 static void shapes(void) {
     char seen[32] = {0};
     load();
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         size_t shape = below(32);
         if (!seen[shape]) leaking_line((shape + 1) * MIB);
         seen[shape] = 1;
@@ -48,15 +41,11 @@ static void shapes(void) {
 }
 
 static void warm_up(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        if (n < STEPS / 8) leaking_line(4 * MIB);
-    }
+    EACH_STEP if (n < STEPS / 8) leaking_line(4 * MIB);
 }
 
 static void saw_tooth(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         keep(leaking_line(MIB));
         if (used == 25) drop_all();
     }
@@ -77,8 +66,7 @@ static void requests(void) {
 }
 
 static void queue(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         if (used == 0 || (used < 40 && below(2))) keep(leaking_line(2 * MIB));
         else give(kept[--used]);
     }
@@ -95,12 +83,12 @@ static void library_start(void) {
     load();
     for (int n = 0; n < 10; n++) step();
     for (int at = 0; at < 6; at++) sites[at](32 * MIB);
-    for (int n = 0; n < STEPS; n++) step();
+    EACH_STEP continue;
 }
 
 static void exit_in_order(void) {
     for (int n = 0; n < 50; n++) keep(leaking_line(MIB));
-    for (int n = 0; n < STEPS; n++) step();
+    EACH_STEP continue;
     drop_all();
 }
 
@@ -159,8 +147,7 @@ static void item(void) {
     load();
     pause_us(200 * 1000);
     piece loss = leaking_line(512);
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         piece next = leaking_line(512);
         give(loss);
         loss = next;
@@ -170,9 +157,8 @@ static void item(void) {
 
 /* The driver's pool keeps what it once had; the program gives back what it takes. */
 static void pool(void) {
-    for (int n = 0; n < STEPS; n++) {
+    EACH_STEP {
         CUdeviceptr p;
-        step();
         MUST(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&p, (n + 1) * MIB, NULL));
         MUST(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(p, NULL));
     }
@@ -195,10 +181,7 @@ static void framework(void) {
     void *library = dlopen(libc10_cuda, RTLD_NOW | RTLD_LOCAL);
     void (*grow)(CUresult (*)(CUdeviceptr *, size_t), size_t) =
         (void (*)(CUresult (*)(CUdeviceptr *, size_t), size_t))dlsym(library, "cache_grow");
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        grow(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t)), 2 * MIB);
-    }
+    EACH_STEP grow(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t)), 2 * MIB);
 }
 
 NEVER static void leaking_host(void) {
@@ -209,10 +192,7 @@ NEVER static void leaking_host(void) {
 }
 
 static void host(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
-        leaking_host();
-    }
+    EACH_STEP leaking_host();
 }
 
 #define LENT 100
@@ -268,8 +248,7 @@ NEVER static piece scratch_pool(size_t bytes) {
 }
 
 static void larger_pieces(void) {
-    for (int n = 0; n < STEPS; n++) {
-        step();
+    EACH_STEP {
         if (n % 3 == 0) scratch_pool(MIB + n * 64 * KIB);
         scratch_pool(MIB);
     }

@@ -50,7 +50,7 @@ int main(int count, char **arguments) {
         take(64 * MIB); /* the second allocation, which hangs */
     }
     CUdeviceptr p = strcmp(how, "deep") ? take(6 * MIB) : deep(40, 6 * MIB);
-    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+    driver_give(p);
     take(8 * MIB);
     take(512 * MIB);
     return 0;

@@ -1,4 +1,5 @@
-/* lending.c HOW: one process lends device memory to another. HOW:
+/* lending.c HOW: one process lends device memory to another. It starts the borrower; both print, one after the other. HOW:
+   twice   the handle is opened twice and closed twice, and once more; it stays open at last
    pool    a block of a pool, by the pool's descriptor and the block's pointer, imported twice
    dead    the lender has ended before the borrower opens the handle, and before it closes the one that is open
    threads threads open and close one handle at the same time, also while it stays open */
@@ -57,27 +58,53 @@ static void borrow(const char *how, int letters, int pool_file, int replies) {
         printf("late open %s\n", open_handle(&late) == 0 ? "works" : "fails");
         SHOW(close_handle(p));
         SHOW(close_handle(p));
+    } else if (!strcmp(how, "twice")) {
+        CUdeviceptr untouched = 0x1234;
+        memset(&shared, 0x5a, sizeof shared);
+        SHOW(open_handle(&untouched));
+        printf("untouched %d\n", untouched == 0x1234);
+        shared = letter.handle;
+        SHOW(open_handle(&p));
+        SHOW(open_handle(&again));
+        printf("same address %d\n", p == again);
+        SHOW(close_handle(p));
+        SHOW(CALL(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t))(p, 1, 1000));
+        SHOW(close_handle(p));
+        SHOW(close_handle(p));
+        SHOW(open_handle(&p));
     } else {
-        pthread_t threads[4];
         for (int held = 0; held < 2; held++) {
             if (held) MUST(open_handle(&p));
-            for (int k = 0; k < 4; k++) pthread_create(&threads[k], NULL, opens, NULL);
-            for (int k = 0; k < 4; k++) pthread_join(threads[k], NULL);
+            on_threads(4, opens);
         }
         SHOW(close_handle(p));
         SHOW(close_handle(p));
     }
 }
 
+/* Returns the descriptor of a pool, and writes its block. */
+static int lend_of_pool(CUdeviceptr *block, sealed *pointer) {
+    CUmemPoolProps props = {.alloc_type = 1, .handle_types = DESCRIPTOR, .location = {1, 0}};
+    CUmemoryPool pool;
+    int file = -1;
+    MUST(CALL(cuMemPoolCreate, (CUmemoryPool *, const CUmemPoolProps *))(&pool, &props));
+    MUST(CALL(cuMemPoolExportToShareableHandle, (void *, CUmemoryPool, int, unsigned long long))(&file, pool, DESCRIPTOR, 0));
+    MUST(CALL(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))(block, 32 * MIB, pool, NULL));
+    MUST(CALL(cuStreamSynchronize, (CUstream))(NULL));
+    MUST(CALL(cuMemPoolExportPointer, (sealed *, CUdeviceptr))(pointer, *block));
+    fcntl(file, F_SETFD, 0);
+    return file;
+}
+
 int main(int count, char **arguments) {
-    const char *how = count > 1 ? arguments[1] : "pool";
+    const char *how = count > 1 ? arguments[1] : "twice";
     if (count == 5) {
         borrow(how, atoi(arguments[2]), atoi(arguments[3]), atoi(arguments[4]));
         return 0;
     }
     int letters[2], replies[2], pool_file = -1, status;
     CUdeviceptr p, block = 0;
-    struct letter letter;
+    struct letter letter = {0};
     char byte;
     if (!strcmp(how, "dead")) {
         /* The lender is a child, whose own child, the borrower, outlives it. */
@@ -89,17 +116,10 @@ int main(int count, char **arguments) {
         }
     }
     if (pipe(letters) || pipe(replies)) return 95;
-    memset(&letter, 0, sizeof letter);
     begin(0);
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 64 * MIB));
-    MUST(CALL(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))(&letter.handle, p));
-    CUmemPoolProps props = {.alloc_type = 1, .handle_types = DESCRIPTOR, .location = {1, 0}};
-    CUmemoryPool pool;
-    MUST(CALL(cuMemPoolCreate, (CUmemoryPool *, const CUmemPoolProps *))(&pool, &props));
-    MUST(CALL(cuMemPoolExportToShareableHandle, (void *, CUmemoryPool, int, unsigned long long))(&pool_file, pool, DESCRIPTOR, 0));
-    MUST(CALL(cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))(&block, 32 * MIB, pool, NULL));
-    MUST(CALL(cuStreamSynchronize, (CUstream))(NULL));
-    MUST(CALL(cuMemPoolExportPointer, (sealed *, CUdeviceptr))(&letter.block, block));
+    SHOW(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 64 * MIB));
+    SHOW(CALL(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))(&letter.handle, p));
+    if (!strcmp(how, "pool")) pool_file = lend_of_pool(&block, &letter.block);
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -108,7 +128,6 @@ int main(int count, char **arguments) {
         snprintf(file, sizeof file, "%d", pool_file);
         snprintf(to, sizeof to, "%d", replies[1]);
         close(letters[1]);
-        fcntl(pool_file, F_SETFD, 0);
         execl("/proc/self/exe", arguments[0], how, from, file, to, (char *)NULL);
         _exit(94);
     }
@@ -118,7 +137,7 @@ int main(int count, char **arguments) {
         kill(getpid(), SIGKILL);
     }
     if (waitpid(child, &status, 0) != child || status) return 92;
-    SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(block, NULL));
+    if (block) SHOW(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(block, NULL));
     SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(p));
     return 0;
 }

@@ -2,33 +2,13 @@
    PyTorch's cache, which takes segments from the driver and keeps them. One thread at a time. */
 #ifndef MEMORY_H
 #define MEMORY_H
-#include "driver.h"
+#include "cache.h"
 #include "clock.h"
 
 typedef struct {
     CUdeviceptr at;
     size_t bytes;
 } piece;
-
-static void (*tell_block)(int, void *, int64_t);
-static void (*tell_segment)(int, int64_t);
-
-/* Blocks come from the driver's memory from now on. */
-static inline void use_blocks(const char *path) {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(97);
-    }
-    tell_block = (void (*)(int, void *, int64_t))dlsym(library, "cache_block");
-    tell_segment = (void (*)(int, int64_t))dlsym(library, "cache_reserve");
-}
-
-static inline CUdeviceptr driver_take(size_t bytes) {
-    CUdeviceptr at;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, bytes));
-    return at;
-}
 
 /* Free blocks, used again for the same size only: other sizes need new segments. */
 static piece unused[1 << 16];
@@ -70,7 +50,7 @@ NEVER static piece take(size_t bytes) {
 NEVER static void give(piece one) {
     clock_call(GIVE_US);
     if (!tell_block) {
-        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(one.at));
+        driver_give(one.at);
     } else {
         tell_block(0, (void *)one.at, -(int64_t)one.bytes);
         if (unused_count == sizeof unused / sizeof *unused) exit(96);
@@ -78,4 +58,12 @@ NEVER static void give(piece one) {
     }
     STAY;
 }
+
+/* A line of the program that takes memory. */
+#define LINE(name)                          \
+    NEVER static piece name(size_t bytes) { \
+        piece p = take(bytes);              \
+        STAY;                               \
+        return p;                           \
+    }
 #endif

@@ -1,11 +1,7 @@
 /* Runs out of memory in every way. Stand-ins of PyTorch's allocator are opened where MODE needs them.
    out_of_memory LIBC10_CUDA MODE [COUNT]
    Prints what it was given; what it returns is as a program of its kind would. */
-#include "driver.h"
-#include "c10.h"
-
-static void *library;
-#define TORCH(result, name, types) ((result(*) types)dlsym(library, #name))
+#include "cache.h"
 
 static int ask(CUdeviceptr *at, uint64_t mib) {
     int result = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(at, mib * MIB);
@@ -13,15 +9,11 @@ static int ask(CUdeviceptr *at, uint64_t mib) {
     return result;
 }
 
-static void give_back(CUdeviceptr at) { MUST(CALL(cuMemFree_v2, (CUdeviceptr))(at)); }
+static void block(CUdeviceptr at, int64_t mib) { tell_block(0, (void *)at, mib * (int64_t)MIB); }
 
-static void block(CUdeviceptr at, int64_t mib) {
-    TORCH(void, cache_block, (int, void *, int64_t))(0, (void *)at, mib * (int64_t)MIB);
-}
+static void reserve(int64_t mib) { tell_segment(0, mib * (int64_t)MIB); }
 
-static void reserve(int64_t mib) { TORCH(void, cache_reserve, (int, int64_t))(0, mib * (int64_t)MIB); }
-
-static void gives_up(int64_t mib) { TORCH(void, cache_refuse, (int, int64_t))(0, mib * (int64_t)MIB); }
+static void gives_up(int64_t mib) { CACHE(void, cache_refuse, (int, int64_t))(0, mib * (int64_t)MIB); }
 
 static CUdeviceptr segment(int64_t mib) {
     CUdeviceptr at = 0;
@@ -36,8 +28,9 @@ static void wait_ms(int ms) {
 }
 
 /* 8 segments of 100 MiB; in each a block of 40, a hole of 30, a block of 30. Beside them 10 MiB. */
-static void fragments(void) {
+static void fragments(int unused) {
     CUdeviceptr other;
+    (void)unused;
     for (int n = 0; n < 8; n++) {
         CUdeviceptr at = segment(100);
         block(at, 40);
@@ -63,7 +56,8 @@ static void cut(void) {
 }
 
 /* 10 mappings of 20 MiB side by side; blocks of 30 and 20 MiB with 60 between them and 90 behind. */
-static void expandable(void) {
+static void expandable(int unused) {
+    (void)unused;
     CUmemAllocationProp props = {.type = 1, .location = {1, 0}};
     CUdeviceptr base = 0;
     MUST(CALL(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, uint64_t))(&base, 1024 * MIB, 0, 0, 0));
@@ -90,23 +84,12 @@ static void absorbed(int count) {
     CUdeviceptr at = segment(600), next = 0;
     for (int n = 0; n < count; n++) {
         if (ask(&next, 500) == 0) exit(90);
-        give_back(at);
+        driver_give(at);
         reserve(-600);
         MUST(ask(&next, 500));
-        give_back(next);
+        driver_give(next);
         at = segment(600);
     }
-}
-
-static double refusals(int count) {
-    CUdeviceptr at;
-    CUresult (*alloc)(CUdeviceptr *, size_t) = driver_function("cuMemAlloc_v2");
-    struct timespec start, end;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
-    for (int n = 0; n < count; n++)
-        if (alloc(&at, 1ull << 40) != CUDA_ERROR_OUT_OF_MEMORY) exit(91);
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-    return ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / count;
 }
 
 static __attribute__((noinline)) CUdeviceptr layer(uint64_t mib) {
@@ -115,8 +98,29 @@ static __attribute__((noinline)) CUdeviceptr layer(uint64_t mib) {
     return at;
 }
 
-/* Asks for too much and for little in turns, COUNT times. */
-static double probes(int count) {
+static void shares(int unused) {
+    CUipcMemHandle handle;
+    fragments(unused);
+    CUdeviceptr first = segment(20);
+    block(first, 20);
+    MUST(CALL(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))(&handle, first));
+}
+
+/* What is there before PyTorch asks for so much, and gives up. */
+static const struct {
+    const char *mode;
+    void (*prepare)(int count);
+    int64_t mib;
+} asking[] = {{"fragments", fragments, 128}, {"expandable", expandable, 1 << 20},
+              {"mapped", expandable, 128},   {"shares", shares, 128},
+              {"too-much", fragments, 900},  {"absorbed-then-out", absorbed, 900}};
+
+static double ns_between(struct timespec start, struct timespec end) {
+    return (end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec);
+}
+
+/* Asks for too much COUNT times, `and_little` in turns with little. Returns nanoseconds of processor time of each. */
+static double refusals(int count, int and_little) {
     CUdeviceptr at;
     CUresult (*alloc)(CUdeviceptr *, size_t) = driver_function("cuMemAlloc_v2");
     CUresult (*release)(CUdeviceptr) = driver_function("cuMemFree_v2");
@@ -124,47 +128,26 @@ static double probes(int count) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
     for (int n = 0; n < count; n++) {
         if (alloc(&at, 1ull << 40) != CUDA_ERROR_OUT_OF_MEMORY) exit(91);
+        if (!and_little) continue;
         MUST(alloc(&at, 512));
         MUST(release(at));
     }
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-    return ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / count;
+    return ns_between(start, end) / count;
 }
 
-static void *on_a_stack(void *base) {
-    void (*refuse)(int, int64_t) = TORCH(void, cache_refuse, (int, int64_t));
-    block((CUdeviceptr)base, 1);
+static CUdeviceptr base;
+
+static void *on_a_stack(void *unused) {
+    void (*refuse)(int, int64_t) = CACHE(void, cache_refuse, (int, int64_t));
+    block(base, 1);
     refuse(0, 64 * MIB);
-    return NULL;
+    return unused;
 }
 
-/* Bytes that the hook takes of the stack. */
-static size_t stack_used(void) {
-    enum { SIZE = 1 << 20 };
-    pthread_attr_t attributes;
-    pthread_t thread;
-    CUdeviceptr base = segment(20);
-    unsigned char *stack = aligned_alloc(4096, SIZE);
-    size_t untouched = 0;
-    memset(stack, 0xa5, SIZE);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstack(&attributes, stack, SIZE);
-    pthread_create(&thread, &attributes, on_a_stack, (void *)base);
-    pthread_join(thread, NULL);
-    while (untouched < SIZE && stack[untouched] == 0xa5) untouched++;
-    return SIZE - untouched;
-}
+static CUdeviceptr next_block;
 
-/* One block, of a stack that each path has for itself. */
-static __attribute__((noinline)) void made(int path, int depth, void (*one)(int, void *, int64_t), CUdeviceptr at) {
-    if (depth == 0) one(0, (void *)at, 4096);
-    else if (path & 1) made(path >> 1, depth - 1, one, at);
-    else {
-        __asm__ volatile("nop");
-        made(path >> 1, depth - 1, one, at);
-    }
-    __asm__ volatile("");
-}
+static void small_block(void) { tell_block(0, (void *)next_block, 4096); }
 
 int main(int count, char **words) {
     CUdeviceptr at = 0;
@@ -173,30 +156,12 @@ int main(int count, char **words) {
     int number = count > 3 ? atoi(words[3]) : 0;
     if (!strcmp(mode, "fixable-sets")) setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64", 1);
     begin(0);
-    if (strcmp(words[1], "-")) {
-        library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
-        if (!library) return 97;
-    }
-    if (!strcmp(mode, "fragments")) {
-        fragments();
-        return torch_asks(128);
-    }
-    if (!strcmp(mode, "expandable")) {
-        expandable();
-        return torch_asks(1 << 20);
-    }
-    if (!strcmp(mode, "mapped")) {
-        expandable();
-        return torch_asks(128);
-    }
-    if (!strcmp(mode, "shares")) {
-        fragments();
-        CUipcMemHandle handle;
-        CUdeviceptr first = segment(20);
-        block(first, 20);
-        MUST(CALL(cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))(&handle, first));
-        return torch_asks(128);
-    }
+    if (strcmp(words[1], "-")) use_blocks(words[1]);
+    for (size_t n = 0; n < sizeof asking / sizeof *asking; n++)
+        if (!strcmp(mode, asking[n].mode)) {
+            asking[n].prepare(number);
+            return torch_asks(asking[n].mib);
+        }
     if (!strncmp(mode, "fixable", 7)) {
         /* Out of memory without expandable segments; with them status COUNT. It takes a word of standard input,
            or sets the allocator itself. */
@@ -210,12 +175,8 @@ int main(int count, char **words) {
         cut();
         return torch_asks(128);
     }
-    if (!strcmp(mode, "too-much")) {
-        fragments();
-        return torch_asks(900);
-    }
     if (!strcmp(mode, "fraction")) {
-        fragments();
+        fragments(0);
         gives_up(64);
         return 1;
     }
@@ -223,13 +184,9 @@ int main(int count, char **words) {
         absorbed(number);
         return 0;
     }
-    if (!strcmp(mode, "absorbed-then-out")) {
-        absorbed(number);
-        return torch_asks(900);
-    }
     if (!strcmp(mode, "burst")) {
         /* It is caught again and again, and blocks are made of what is there. */
-        CUdeviceptr base = segment(600);
+        base = segment(600);
         for (int n = 0; n < number; n++) {
             torch_asks(900);
             block(base, 1);
@@ -238,7 +195,7 @@ int main(int count, char **words) {
         return 0;
     }
     if (!strcmp(mode, "twice")) {
-        CUdeviceptr base = segment(600);
+        base = segment(600);
         torch_asks(900);
         block(base, 1);
         return torch_asks(901);
@@ -254,16 +211,16 @@ int main(int count, char **words) {
         for (int n = 0; n < 16; n++) layers[n] = layer(32);
         int result = ask(&at, number);
         if (freed) {
-            for (int n = 0; n < freed; n++) give_back(layers[n]);
+            for (int n = 0; n < freed; n++) driver_give(layers[n]);
             result = ask(&at, number);
         }
-        for (int n = freed; n < 16; n++) give_back(layers[n]);
+        for (int n = freed; n < 16; n++) driver_give(layers[n]);
         return result;
     }
     if (!strcmp(mode, "probe-then-out")) {
         /* COUNT refusals, each with something given after it; then one that ends it. */
         for (int n = 0; n < 16; n++) layer(32);
-        probes(number);
+        refusals(number, 1);
         layer(64);
         return ask(&at, 1 << 20);
     }
@@ -271,7 +228,7 @@ int main(int count, char **words) {
         /* COUNT times, with 100,000 allocations live. */
         CUresult (*alloc)(CUdeviceptr *, size_t) = driver_function("cuMemAlloc_v2");
         for (int n = 0; n < 100000; n++) MUST(alloc(&at, 512));
-        fprintf(stderr, "%.0f\n", probes(number));
+        fprintf(stderr, "%.0f\n", refusals(number, 1));
         return 0;
     }
     if (!strcmp(mode, "go-on")) {
@@ -317,30 +274,29 @@ int main(int count, char **words) {
         return printf("host: %d\n", result) < 0;
     }
     if (!strcmp(mode, "loop")) {
-        double each = refusals(number);
-        fprintf(stderr, "%.0f\n", each);
+        fprintf(stderr, "%.0f\n", refusals(number, 0));
         MUST(ask(&at, 1));
         return 0;
     }
     if (!strcmp(mode, "stack")) {
-        fragments();
-        fprintf(stderr, "%zu\n", stack_used());
+        fragments(0);
+        base = segment(20);
+        fprintf(stderr, "%zu\n", stack_used(on_a_stack));
         return 0;
     }
     if (!strcmp(mode, "many")) {
         /* COUNT blocks of 4 KiB in segments of 20 MiB, of 4,096 stacks, with as much free behind each. */
-        CUdeviceptr base = 0;
-        void (*one)(int, void *, int64_t) = TORCH(void, cache_block, (int, void *, int64_t));
         struct timespec start, end;
         for (int n = 0; n < number; n++) {
             int place = n % 2560;
             if (place == 0) base = segment(20);
-            made(n, 12, one, base + place * 8192ull);
+            next_block = base + place * 8192ull;
+            below_frames(12, n, small_block);
         }
         clock_gettime(CLOCK_MONOTONIC, &start);
         gives_up(64);
         clock_gettime(CLOCK_MONOTONIC, &end);
-        printf("ns: %.0f\n", (end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec));
+        printf("ns: %.0f\n", ns_between(start, end));
         return 0;
     }
     return 2;

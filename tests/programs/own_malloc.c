@@ -59,33 +59,22 @@ void *realloc(void *old, size_t size) {
 
 #ifdef MAIN
 #include "driver.h"
-static CUresult (*allocate)(CUdeviceptr *, size_t);
+static CUcontext context;
 
-__attribute__((noinline)) static void down(int depth, unsigned path) {
-    if (depth == 0) {
-        CUdeviceptr address;
-        free(malloc(100));
-        MUST(allocate(&address, 512));
-    } else if (path & 1) {
-        down(depth - 1, path >> 1);
-    } else {
-        down(depth - 1, path >> 1);
-    }
-    __asm__ volatile("" ::: "memory");
+static void take_both(void) {
+    free(malloc(100));
+    driver_take(512);
 }
 
-static void *work(void *argument) {
-    MUST(CALL(cuCtxSetCurrent, (CUcontext))(argument));
-    for (unsigned k = 0; k < 500; k++) down(k % 15, k * 2654435761u);
-    return NULL;
+static void *work(void *unused) {
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    for (unsigned k = 0; k < 500; k++) below_frames(k % 15, k * 2654435761u, take_both);
+    return unused;
 }
 
 int main(void) {
-    pthread_t threads[4];
-    CUcontext context = begin(0);
-    allocate = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t));
-    for (int k = 0; k < 4; k++) pthread_create(threads + k, NULL, work, context);
-    for (int k = 0; k < 4; k++) pthread_join(threads[k], NULL);
+    context = begin(0);
+    on_threads(4, work);
     if (calls < 4000) return 94;
     puts("end");
     return 0;

@@ -6,20 +6,10 @@
 #include "nvtx_min.h"
 #endif
 
-static CUdeviceptr take(size_t bytes) {
-    CUdeviceptr p;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, bytes));
-    return p;
-}
-
-static void give(CUdeviceptr p) {
-    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
-}
-
 static void *other(void *context) {
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
     nvtxRangePushA("other thread");
-    take(32 * MIB);
+    driver_take(32 * MIB);
     nvtxRangePop();
     return NULL;
 }
@@ -33,7 +23,7 @@ int main(void) {
     nvtxRangePushA("epoch");
     nvtxRangeId_t early = nvtxRangeStartA("early");
     CUcontext context = begin(0);
-    CUdeviceptr weights = take(64 * MIB);
+    CUdeviceptr weights = driver_take(64 * MIB);
     nvtxRangeEnd(early);
 
     nvtxDomainHandle_t domain = nvtxDomainCreateA("NCCL");
@@ -41,21 +31,21 @@ int main(void) {
     event.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
     for (int step = 0; step < 10; step++) {
         nvtxRangePushW(L"forward \u00e9");
-        CUdeviceptr activation = take(20 * MIB);
-        take(2 * MIB);
+        CUdeviceptr activation = driver_take(20 * MIB);
+        driver_take(2 * MIB);
         nvtxRangePop();
         nvtxMarkA("a moment");
         event.messageType = NVTX_MESSAGE_TYPE_ASCII;
         event.message.ascii = "backward";
         nvtxRangePushEx(&event);
-        CUdeviceptr gradient = take(40 * MIB);
+        CUdeviceptr gradient = driver_take(40 * MIB);
         event.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
         event.message.registered = nvtxDomainRegisterStringA(domain, "AllReduce");
         nvtxDomainRangePushEx(domain, &event);
-        give(take(8 * MIB));
+        driver_give(driver_take(8 * MIB));
         nvtxDomainRangePop(domain);
-        give(gradient);
-        give(activation);
+        driver_give(gradient);
+        driver_give(activation);
         errno = 77;
         nvtxRangePop();
         if (errno != 77) return 91;
@@ -67,9 +57,9 @@ int main(void) {
     pthread_create(&thread, NULL, other, context);
     pthread_join(thread, NULL);
     nvtxRangeEnd(range);
-    give(weights);
+    driver_give(weights);
     nvtxRangePushA("never ended");
-    take(4 * MIB);
+    driver_take(4 * MIB);
     puts("done");
     return 0;
 }

@@ -9,19 +9,7 @@ static CUcontext made[MOST];
 static int results[MOST];
 
 /* MiB that processes hold on the card. */
-static unsigned long long held(void) {
-    struct { unsigned pid; unsigned long long used; unsigned gpu, compute; } list[8];
-    static void *card;
-    unsigned count = 8;
-    unsigned long long sum = 0;
-    if (!card) {
-        MUST(((int (*)(void))nvml_function("nvmlInit_v2"))());
-        MUST(((int (*)(unsigned, void **))nvml_function("nvmlDeviceGetHandleByIndex_v2"))(0, &card));
-    }
-    MUST(((int (*)(void *, unsigned *, void *))nvml_function("nvmlDeviceGetComputeRunningProcesses_v3"))(card, &count, list));
-    for (unsigned i = 0; i < count; i++) sum += list[i].used;
-    return sum / MIB;
-}
+static unsigned long long held(void) { return nvml_used(0, ALL_PROCESSES) / MIB; }
 
 static int create(CUcontext *context) {
     return CALL(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))(context, 0, 0);
@@ -43,11 +31,9 @@ static void *retain_at_once(void *number) {
 
 /* So many threads at once; returns how many had success. */
 static int at_once(void *(*run)(void *), size_t count) {
-    pthread_t threads[MOST];
     int granted = 0;
     pthread_barrier_init(&barrier, NULL, (unsigned)count);
-    for (size_t i = 0; i < count; i++) pthread_create(&threads[i], NULL, run, (void *)i);
-    for (size_t i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    on_threads(count, run);
     for (size_t i = 0; i < count; i++) granted += results[i] == 0;
     return granted;
 }
@@ -88,7 +74,7 @@ static unsigned next(unsigned *state) {
 }
 
 /* Arrays of up to 1 MiB by the card's blocks, most of fewer bytes by their descriptors; freed at random, and allocated again. */
-static void arrays(unsigned kinds) {
+static void arrays_of(unsigned kinds) {
     enum { SLOTS = 16384 };
     static CUarray slots[SLOTS];
     static const unsigned formats[] = {0x01, 0x10, 0x20}, channels[] = {1, 2, 4};
@@ -123,6 +109,9 @@ static void arrays(unsigned kinds) {
     printf("back %d\n", before == after);
 }
 
+static void arrays(void) { arrays_of(1); }
+static void mixed(void) { arrays_of(3); }
+
 /* Of 256 KiB each, in a full card: one that is freed makes room for one. */
 static void even(void) {
     enum { SLOTS = 8192 };
@@ -151,13 +140,7 @@ static void streams(void) {
 }
 
 int main(int count, char **arguments) {
-    const char *how = count > 1 ? arguments[1] : "";
     MUST(CALL(cuInit, (unsigned))(0));
-    if (!strcmp(how, "contexts")) contexts();
-    if (!strcmp(how, "threads")) threads();
-    if (!strcmp(how, "arrays")) arrays(1);
-    if (!strcmp(how, "mixed")) arrays(3);
-    if (!strcmp(how, "even")) even();
-    if (!strcmp(how, "streams")) streams();
-    return 0;
+    return RUN_WAY(count > 1 ? arguments[1] : "", {"contexts", contexts}, {"threads", threads}, {"arrays", arrays},
+                   {"mixed", mixed}, {"even", even}, {"streams", streams});
 }

@@ -3,8 +3,7 @@
    deadline (SCHED_DEADLINE) | openat | clone | pwrite64 | fallocate (a filter of this thread refuses the call).
    WHEN: before | after the first allocation. Exit 77: the system does not permit HOW. */
 #include "driver.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include "seccomp.h"
 #include <sys/fsuid.h>
 
 /* More events than there are windows of the recorder's for them. */
@@ -13,7 +12,7 @@
 
 static CUcontext context;
 static const char *how;
-static CUresult (*take)(CUdeviceptr *, size_t), (*give)(CUdeviceptr);
+static CUresult (*take)(CUdeviceptr *, size_t);
 
 static void skip(void) {
     printf("%s is not permitted: %s\n", how, strerror(errno));
@@ -22,14 +21,7 @@ static void skip(void) {
 }
 
 static void refuse(unsigned call) {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, filter};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) skip();
+    if (filter_call(call, SECCOMP_RET_ERRNO | EPERM)) skip();
 }
 
 static void give_up(void) {
@@ -65,20 +57,12 @@ static void give_up(void) {
     }
 }
 
-static void pairs(int count) {
-    CUdeviceptr p;
-    for (int k = 0; k < count; k++) {
-        MUST(take(&p, 2 * MIB));
-        MUST(give(p));
-    }
-}
-
 static void *work(void *unused) {
     CUdeviceptr kept;
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
     give_up();
     MUST(take(&kept, 4 * MIB));
-    pairs(PAIRS);
+    driver_pairs(PAIRS, 2 * MIB);
     MUST(take(&kept, 6 * MIB));
     return unused;
 }
@@ -89,13 +73,12 @@ int main(int count, char **arguments) {
     if (count < 3) return 97;
     how = arguments[1];
     take = driver_function("cuMemAlloc_v2");
-    give = driver_function("cuMemFree_v2");
     context = begin(0);
-    if (!strcmp(arguments[2], "after")) pairs(10);
+    if (!strcmp(arguments[2], "after")) driver_pairs(10, 2 * MIB);
     pthread_create(&thread, NULL, work, NULL);
     pthread_join(thread, NULL);
     MUST(take(&kept, 8 * MIB));
-    pairs(10);
+    driver_pairs(10, 2 * MIB);
     printf("refused: %d\n", take(&kept, 50 * MIB));
     return 0;
 }

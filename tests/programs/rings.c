@@ -13,9 +13,7 @@ static void *allocate(void *unused) {
     (void)unused;
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
     while (!over) {
-        CUdeviceptr p;
-        MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 2 * MIB));
-        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+        driver_pairs(1, 2 * MIB);
         usleep(50);
     }
     return NULL;

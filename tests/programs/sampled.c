@@ -4,15 +4,6 @@
 
 #define KIB 1024ull
 
-static unsigned long long seed = 88172645463325252ull;
-
-static size_t below(size_t limit) {
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return seed % limit;
-}
-
 static struct {
     const char *name;
     unsigned long long bytes, blocks;
@@ -28,6 +19,7 @@ static void held(const char *name, long long bytes) {
     }
 }
 
+#undef LINE
 #define LINE(name)                            \
     NEVER static piece name(size_t bytes) {   \
         piece p = take(bytes);                \
@@ -71,8 +63,10 @@ static void train(int steps) {
     show();
 }
 
-static void *worker(void *data) {
-    char *base = data;
+static char *workers_segment;
+
+static void *worker(void *number) {
+    char *base = workers_segment + (size_t)number * 2 * MIB;
     for (int turn = 0; turn < 20000; turn++) {
         char *at = base + turn % 512 * 4096;
         tell_block(0, at, 4096);
@@ -84,20 +78,16 @@ static void *worker(void *data) {
 
 /* Eight threads; each leaves 128 blocks of 4 KiB. */
 static void threads(void) {
-    pthread_t all[8];
-    CUdeviceptr at = driver_take(20 * MIB);
-    tell_segment(0, 20 * MIB);
-    for (size_t n = 0; n < 8; n++) pthread_create(&all[n], NULL, worker, (char *)at + n * 2 * MIB);
-    for (size_t n = 0; n < 8; n++) pthread_join(all[n], NULL);
+    workers_segment = segment_of(0);
+    on_threads(8, worker);
     printf("allocated %llu\n", 8 * 128 * 4096ull);
 }
 
 /* Blocks come and go in a loop that does nothing else: the recorder takes a large share of its time. */
 static void busy(void) {
-    CUdeviceptr at = driver_take(20 * MIB);
-    tell_segment(0, 20 * MIB);
+    char *at = segment_of(0);
     for (int turn = 0; turn < 2000000; turn++) {
-        char *block = (char *)at + turn % 4 * 4 * MIB;
+        char *block = at + turn % 4 * 4 * MIB;
         tell_block(0, block, 3 * MIB);
         tell_block(0, block, -3 * MIB);
     }

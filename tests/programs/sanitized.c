@@ -4,9 +4,6 @@
 #ifdef __cplusplus
 #include <stdexcept>
 #include <vector>
-#define DRIVER(name, types) (reinterpret_cast<CUresult(*) types>(driver_function(#name)))
-#else
-#define DRIVER(name, types) CALL(name, types)
 #endif
 
 static CUcontext context;
@@ -28,12 +25,8 @@ static int plain(int number) {
 }
 
 static void device(void) {
-    MUST(DRIVER(cuCtxSetCurrent, (CUcontext))(context));
-    for (int k = 0; k < 50; k++) {
-        CUdeviceptr at;
-        MUST(DRIVER(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, 1000));
-        MUST(DRIVER(cuMemFree_v2, (CUdeviceptr))(at));
-    }
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    driver_pairs(50, 1000);
 }
 
 static void *work(void *number) {
@@ -48,9 +41,9 @@ int main(int count, char **arguments) {
     long sum = 0;
     if (count > 1 && strcmp(arguments[1], "cuda") == 0) {
         CUdevice at;
-        MUST(DRIVER(cuInit, (unsigned))(0));
-        MUST(DRIVER(cuDeviceGet, (CUdevice *, int))(&at, 0));
-        MUST(DRIVER(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&context, at));
+        MUST(CALL(cuInit, (unsigned))(0));
+        MUST(CALL(cuDeviceGet, (CUdevice *, int))(&at, 0));
+        MUST(CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&context, at));
     }
     for (long k = 0; k < 4; k++) pthread_create(threads + k, NULL, work, (void *)k);
     for (int k = 0; k < 4; k++) {

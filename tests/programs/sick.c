@@ -22,11 +22,7 @@ static void late(void) {
 
 static void *work(void *rounds) {
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
-    for (long k = 0; k < (long)rounds; k++) {
-        CUdeviceptr p;
-        MUST(take(&p, 2 * MIB));
-        MUST(give(p));
-    }
+    driver_pairs((long)rounds, 2 * MIB);
     return NULL;
 }
 

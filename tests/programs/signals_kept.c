@@ -4,8 +4,7 @@
    timer sends them) | trap (from the middle on, a filter answers the system call CALL by SIGSYS, and its handler lets
    it fail with ERROR). */
 #include "driver.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include "seccomp.h"
 #include <setjmp.h>
 #include <sys/signalfd.h>
 #include <ucontext.h>
@@ -28,12 +27,8 @@ static void handler(int number) {
 
 /* The first calls make the recorder's state, open its trace, and ask NVML. */
 static void calls(void) {
-    CUdeviceptr p;
     CUcontext context = begin(0), other;
-    for (int k = 0; k < 20; k++) {
-        MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 2 * MIB));
-        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
-    }
+    driver_pairs(20, 2 * MIB);
     MUST(CALL(cuCtxCreate_v2, (CUcontext *, unsigned, CUdevice))(&other, 0, 0));
     MUST(CALL(cuCtxDestroy_v2, (CUcontext))(other));
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
@@ -68,16 +63,8 @@ static void answer(int number, siginfo_t *info, void *context) {
 
 static void trap(unsigned call) {
     struct sigaction action = {.sa_sigaction = answer, .sa_flags = SA_SIGINFO | SA_NODEFER};
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {4, filter};
     MUST(sigaction(SIGSYS, &action, NULL));
-    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    MUST(filter_call(call, SECCOMP_RET_TRAP));
 }
 
 int main(int count, char **arguments) {

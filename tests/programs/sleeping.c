@@ -8,12 +8,10 @@
 
    With SLEEPING_WAITS in the environment it says "ready", and reads a line after each mark;
    after "again" it has the live page written once more. */
-#include "driver.h"
+#include "cache.h"
 
 #define LEAK (16 * MIB)
 
-static void (*tell_block)(int, void *, int64_t);
-static void (*tell_segment)(int, int64_t);
 static size_t (*allocated)(int);
 static size_t (*reserved)(int);
 static size_t at_start;
@@ -35,11 +33,10 @@ static int waits;
 
 /* Who calls seldom has its figures on the live page at once. */
 static void refresh_page(void) {
-    CUdeviceptr at;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, 2 * MIB));
+    CUdeviceptr at = driver_take(2 * MIB);
     /* Call sites are added up every 100 ms at most. */
     pause_ms(200);
-    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(at));
+    driver_give(at);
 }
 
 static void wait_for_line(void) {
@@ -389,19 +386,13 @@ int main(int count, char **words) {
     waits = getenv("SLEEPING_WAITS") != NULL;
     if (waits) printf("ready\n"), fflush(stdout);
     begin(0);
-    void *library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 97;
-    }
-    tell_segment = (void (*)(int, int64_t))dlsym(library, "cache_reserve");
-    allocated = (size_t(*)(int))dlsym(library, "cache_allocated");
-    reserved = (size_t(*)(int))dlsym(library, "cache_reserved");
+    use_blocks(words[1]);
+    allocated = CACHE(size_t, cache_allocated, (int));
+    reserved = CACHE(size_t, cache_reserved, (int));
     MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
     size_t total = 0;
     MUST(CALL(cuMemGetInfo_v2, (size_t *, size_t *))(&at_start, &total));
-    if (strcmp(words[2], "driver") && strcmp(words[2], "kvcached"))
-        tell_block = (void (*)(int, void *, int64_t))dlsym(library, "cache_block");
+    if (!strcmp(words[2], "driver") || !strcmp(words[2], "kvcached")) tell_block = NULL;
     if (!strcmp(words[2], "torch")) sleeping_torch(cycles);
     else if (!strcmp(words[2], "driver")) sleeping_driver(cycles);
     else if (!strcmp(words[2], "kvcached")) kvcached(cycles);

@@ -21,12 +21,6 @@
 #include "driver.h"
 #include "nvtx_min.h"
 
-typedef struct {
-    unsigned pid;
-    unsigned long long used;
-    unsigned gpu, compute;
-} Info;
-
 static int device;
 static void *module;
 
@@ -38,22 +32,8 @@ static const char *ptx =
     ".visible .entry heap(\n)\n{\ncall.uni (retval0), malloc, (param0);\nret; }\n";
 
 static void show(const char *step) {
-    static int open;
-    void *handle;
-    unsigned count = 64;
-    Info infos[64];
-    unsigned long long used = 0;
-    if (getenv("NO_NVML")) {
-        printf("%s\n", step);
-        return;
-    }
-    if (!open) NVML(nvmlInit_v2, (void))();
-    open = 1;
-    NVML(nvmlDeviceGetHandleByIndex_v2, (unsigned, void **))((unsigned)device, &handle);
-    NVML(nvmlDeviceGetComputeRunningProcesses_v3, (void *, unsigned *, Info *))(handle, &count, infos);
-    for (unsigned i = 0; i < count; i++)
-        if (infos[i].pid == (unsigned)getpid()) used = infos[i].used;
-    printf("%s %llu KiB\n", step, used >> 10);
+    if (getenv("NO_NVML")) printf("%s\n", step);
+    else printf("%s %llu KiB\n", step, nvml_used(device, THIS_PROCESS) >> 10);
 }
 
 static void *function(void *of, const char *name) {
@@ -108,32 +88,27 @@ static void graph(void) {
     MUST(CALL(cuGraphExecDestroy, (CUgraphExec))(exec));
 }
 
-static void *thread(void *context) {
+static CUcontext context;
+
+static void *thread(void *unused) {
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
     for (int i = 0; i < 10; i++) {
-        CUdeviceptr p;
-        MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4 << 20));
+        CUdeviceptr p = driver_take(4 << 20);
         MUST(launch(function(load(), "plain")));
-        if (i % 2) MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+        if (i % 2) driver_give(p);
     }
-    return NULL;
+    return unused;
 }
 
-static void threads(CUcontext context) {
-    pthread_t ids[4];
-    for (int i = 0; i < 4; i++) pthread_create(&ids[i], NULL, thread, context);
-    for (int i = 0; i < 4; i++) pthread_join(ids[i], NULL);
-}
+static void threads(void) { on_threads(4, thread); }
 
 /* NVML is asked the less often the longer it took: long enough for one more reading on a busy machine. It
    comes at the first call after a pause, which is each time a free. */
 static void rest(void) {
-    CUdeviceptr p;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4 << 20));
     for (int i = 0; i < 150; i++) {
+        CUdeviceptr p = driver_take(4 << 20);
         usleep(20000);
-        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
-        if (i < 149) MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4 << 20));
+        driver_give(p);
     }
 }
 
@@ -150,12 +125,8 @@ static void many(void) {
 }
 
 static void pairs(void) {
-    CUdeviceptr p;
     long before = waits();
-    for (int i = 0; i < 1000; i++) {
-        MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 2 << 20));
-        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
-    }
+    driver_pairs(1000, 2 << 20);
     fprintf(stderr, "waited %ld times\n", waits() - before);
 }
 
@@ -181,40 +152,41 @@ static void names(void) {
     }
 }
 
+static void plain(void) { launch_named("plain"); }
+
+static void stack(void) { MUST(CALL(cuCtxSetLimit, (int, size_t))(0, 4096)); }
+
+static void unload(void) {
+    MUST(CALL(cuModuleUnload, (void *))(module));
+    module = NULL;
+}
+
+static void second(void) {
+    device = 1, module = NULL;
+    context = begin(1);
+}
+
+static void reset(void) {
+    MUST(CALL(cuDevicePrimaryCtxReset_v2, (CUdevice))(device));
+    module = NULL;
+}
+
+static void alloc(void) {
+    CUdeviceptr p;
+    printf("alloc = %d\n", CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 64 << 20));
+}
+
 int main(int count, char **steps) {
-    CUcontext context = begin(0);
+    context = begin(0);
     show("begin");
     for (int i = 1; i < count; i++) {
         const char *step = steps[i];
-        if (!strcmp(step, "launch")) launch_named("plain");
-        else if (!strcmp(step, "deep") || !strcmp(step, "deeper") || !strcmp(step, "heap")) launch_named(step);
-        else if (!strcmp(step, "streams")) streams();
-        else if (!strcmp(step, "kernel")) kernel();
-        else if (!strcmp(step, "graph")) graph();
-        else if (!strcmp(step, "threads")) threads(context);
-        else if (!strcmp(step, "rest")) rest();
-        else if (!strcmp(step, "many")) many();
-        else if (!strcmp(step, "pairs")) pairs();
-        else if (!strcmp(step, "names")) names();
-        else if (!strcmp(step, "fork")) child();
-        else if (!strcmp(step, "stack")) MUST(CALL(cuCtxSetLimit, (int, size_t))(0, 4096));
-        else if (!strcmp(step, "unload")) {
-            MUST(CALL(cuModuleUnload, (void *))(module));
-            module = NULL;
-        } else if (!strcmp(step, "second")) {
-            device = 1, module = NULL;
-            MUST(CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))(&context, 1));
-            MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
-        } else if (!strcmp(step, "reset")) {
-            MUST(CALL(cuDevicePrimaryCtxReset_v2, (CUdevice))(device));
-            module = NULL;
-        } else if (!strcmp(step, "alloc")) {
-            CUdeviceptr p;
-            printf("alloc = %d\n", CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 64 << 20));
-        } else {
-            fprintf(stderr, "%s: no such step\n", step);
-            return 2;
-        }
+        int is_kernel = !strcmp(step, "deep") || !strcmp(step, "deeper") || !strcmp(step, "heap");
+        if (is_kernel) launch_named(step);
+        else if (RUN_WAY(step, {"launch", plain}, {"streams", streams}, {"kernel", kernel}, {"graph", graph},
+                         {"threads", threads}, {"rest", rest}, {"many", many}, {"pairs", pairs}, {"names", names},
+                         {"fork", child}, {"stack", stack}, {"unload", unload}, {"second", second},
+                         {"reset", reset}, {"alloc", alloc})) return 2;
         show(step);
     }
     return 0;

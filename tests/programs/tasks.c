@@ -20,17 +20,11 @@ static void at_end(void) {
     fflush(stdout);
 }
 
-static void pair(void) {
-    CUdeviceptr p;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 2 * MIB));
-    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
-}
-
 static void *work(void *context) {
     char state = 0, stat[512];
     worker = task();
     MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
-    pair();
+    driver_pairs(1, 2 * MIB);
     /* Until the first thread is a zombie. */
     while (state != 'Z') {
         FILE *file = fopen("/proc/self/stat", "r");
@@ -68,7 +62,7 @@ int main(int count, char **arguments) {
     begin(0);
     SHOW(tasks());
     for (int k = 0; k < 300; k++) {
-        pair();
+        driver_pairs(1, 2 * MIB);
         if (tasks() > most) most = tasks();
         usleep(100);
     }

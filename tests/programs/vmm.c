@@ -184,11 +184,9 @@ static void *thread(void *argument) {
 }
 
 static void threads(void) {
-    pthread_t all[THREADS];
     MUST(CALL(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, uint64_t))(&wide, THREADS * 2 * SIZE, 0, 0, 0));
     shared = create();
-    for (size_t i = 0; i < THREADS; i++) pthread_create(&all[i], NULL, thread, (void *)i);
-    for (size_t i = 0; i < THREADS; i++) pthread_join(all[i], NULL);
+    on_threads(THREADS, thread);
     STATE("the shared one is left");
     release(shared);
     STATE("none is left");

@@ -2,8 +2,7 @@
 #include "driver.h"
 
 NEVER static CUdeviceptr device_malloc(size_t size) {
-    CUdeviceptr pointer;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&pointer, size));
+    CUdeviceptr pointer = driver_take(size);
     STAY;
     return pointer;
 }
@@ -25,8 +24,7 @@ NEVER static void build_index(void) {
 }
 
 NEVER static void allocate_queue(void) {
-    CUdeviceptr pointer;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&pointer, 16 * MIB));
+    driver_take(16 * MIB);
     STAY;
 }
 

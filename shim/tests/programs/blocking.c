@@ -1,5 +1,6 @@
 /* A driver in which a thread can hang, and out of which an exception can come: a stand-in for
-   libcuda.so.1. Sizes choose: 1 waits for ever, 2 throws past everybody, else an allocation. */
+   libcuda.so.1. Sizes choose: 1 waits for ever, 2 throws past everybody, else an allocation, which takes
+   no lock and no memory, so that it may be called from a signal's handler. */
 #include <pthread.h>
 #include <stdint.h>
 #include <unistd.h>

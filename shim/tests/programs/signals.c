@@ -9,38 +9,25 @@ int cuMemFree_v2(uint64_t);
 
 #define THREADS 3
 static unsigned handled, running = THREADS;
-static double until;
+static long long until;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-__attribute__((noinline)) static void down(int depth, unsigned path) {
-    if (depth == 0) {
-        uint64_t address;
-        if (cuMemAlloc_v2(&address, 8192) || cuMemFree_v2(address)) abort();
-    } else if (path & 1) {
-        down(depth - 1, path >> 1);
-    } else {
-        down(depth - 1, path >> 1);
-    }
-    __asm__ volatile("" ::: "memory");
+static void pair(void) {
+    uint64_t address;
+    if (cuMemAlloc_v2(&address, 8192) || cuMemFree_v2(address)) abort();
 }
 
 static void handler(int number) {
     unsigned k = __atomic_add_fetch(&handled, 1, __ATOMIC_RELAXED);
-    down(k % 5, k);
+    below_frames(k % 5, k, pair);
 }
 
 static void *work(void *unused) {
     char *kept[64] = {0};
-    for (unsigned k = 0; k % 64 || now() < until; k++) {
+    for (unsigned k = 0; k % 64 || now_ns() < until; k++) {
         free(kept[k % 64]);
         kept[k % 64] = malloc(16 + k * 2654435761u % 3000);
         memset(kept[k % 64], 1, 16);
-        if (k % 8 == 0) down(k / 8 % 9, k * 2654435761u);
+        if (k % 8 == 0) below_frames(k / 8 % 9, k * 2654435761u, pair);
     }
     __atomic_sub_fetch(&running, 1, __ATOMIC_RELAXED);
     return unused;
@@ -50,7 +37,7 @@ int main(int count, char **arguments) {
     pthread_t threads[THREADS];
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_NODEFER};
     struct itimerval each = {{0, 150}, {0, 150}};
-    until = now() + atof(arguments[1]);
+    until = now_ns() + (long long)(atof(arguments[1]) * 1e9);
     cuInit(0);
     for (int k = 0; k < THREADS; k++) pthread_create(threads + k, 0, work, 0);
     sigaction(SIGPROF, &action, 0);

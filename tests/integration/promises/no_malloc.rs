@@ -28,7 +28,7 @@ fn no_family_of_hooks_allocates_by_malloc() {
 
 #[test]
 fn no_other_program_is_served_by_malloc() {
-    for name in ["corners", "graphs", "taken", "phases", "sharing", "first_call"] {
+    for name in ["corners", "graphs", "taken", "phases", "lending", "first_call"] {
         let program = Program::c(name);
         let bare = program.run(Setup::simulated()).ok();
         let ours = witnessed(&program, Setup::simulated());

@@ -5,13 +5,13 @@ use testkit::{Program, Run, Scratch, Setup, has};
 use vramtrace_format::{Event, SiteId, StackId, TraceReader};
 
 /// As without us; returns the run with `change`.
-fn run_of(program: &str, how: &str, change: fn(Setup) -> Setup) -> Run {
+fn run_of(how: &str, change: fn(Setup) -> Setup) -> Run {
     let run = |change: fn(Setup) -> Setup| {
         let scratch = Scratch::new();
         let state = scratch.0.join("devices");
-        let setup = how.split_whitespace().fold(Setup::simulated(), Setup::arg);
+        let setup = Setup::simulated().arg(how);
         let setup = setup.env("VRAMTRACE_SIM_STATE", state);
-        Program::c(program).run_in(change(setup), scratch)
+        Program::c("lending").run_in(change(setup), scratch)
     };
     let (bare, ours) = (run(|setup| setup), run(change));
     assert_eq!((&ours.stdout, ours.status), (&bare.stdout, 0), "{how}: {}", ours.stderr);
@@ -34,21 +34,21 @@ fn borrowed(run: &Run) -> (u64, u64) {
 /// ends with the last close.
 #[test]
 fn what_is_borrowed_twice_is_borrowed_once_and_until_the_last_close() {
-    let pool = run_of("lending", "pool", |setup| setup.cap("700MiB")).quiet();
+    let pool = run_of("pool", |setup| setup.cap("700MiB")).quiet();
     assert_eq!(borrowed(&pool), (64 << 20, 0));
-    let threads = run_of("lending", "threads", Setup::preload).quiet();
+    let threads = run_of("threads", Setup::preload).quiet();
     assert_eq!(borrowed(&threads), (64 << 20, 0));
 }
 
 /// The lender is killed while its memory is open elsewhere.
 #[test]
 fn memory_of_a_lender_that_has_died_is_closed_as_any_other() {
-    assert_eq!(borrowed(&run_of("lending", "dead", Setup::preload)).1, 0);
+    assert_eq!(borrowed(&run_of("dead", Setup::preload)).1, 0);
 }
 
 #[test]
 fn the_owner_counts_it_and_the_borrower_does_not() {
-    let ours = run_of("sharing", "", Setup::preload).quiet();
+    let ours = run_of("twice", Setup::preload).quiet();
     assert!(ours.stdout.contains("same address 1"), "{}", ours.stdout);
     let report = ours.report();
     let allocations = |of: &Value| of["allocations"].as_u64().unwrap_or(0);
@@ -62,7 +62,7 @@ fn the_owner_counts_it_and_the_borrower_does_not() {
     assert_eq!((counts.len(), &device(borrower)["peak_bytes"]), (2, &json!(0)), "{report:#}");
     is_reported(&ours);
     // What is borrowed is under no cap.
-    run_of("sharing", "", |setup| setup.cap("700MiB"));
+    run_of("twice", |setup| setup.cap("700MiB"));
 }
 
 /// The owner's trace names memory that is exported, with its address: some settings would break the export.

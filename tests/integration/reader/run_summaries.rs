@@ -47,7 +47,7 @@ fn programs_of_every_kind_say_the_same_both_ways() {
         traces.extend(run.traces());
         kept.push(run.scratch);
     };
-    for program in ["families", "graphs", "vmm", "sharing", "contexts"] {
+    for program in ["families", "graphs", "vmm", "lending", "contexts"] {
         run(&Program::c(program), &[]);
     }
     let library = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
