@@ -130,13 +130,13 @@ def driver_pool(check, table):
 def out_of_memory(check):
     """Under a cap: PyTorch's own exception, our message, and `oom` of the trace."""
     trace = check.TRACES / "aimdo-fill.vtrace"
-    command = [sys.executable, str(check.PROGRAMS / "aimdo_run.py"), "fill"]
+    command = [sys.executable, str(check.PROGRAMS / "oom_run.py"), "holds"]
     env = check.environment(trace, VRAMTRACE_CAP="8GiB", **ASYNC)
     ended = check.run("aimdo-fill", command, env, stdin=subprocess.DEVNULL, timeout=60)
-    own = "RESULT out of memory" in ended.stdout
-    message = "out of memory" in ended.stderr and "aimdo_run.py" in ended.stderr and "by VRAMTRACE_CAP" in ended.stderr
+    own = "torch.OutOfMemoryError" in ended.stderr
+    message = "out of memory" in ended.stderr and "oom_run.py" in ended.stderr and "by VRAMTRACE_CAP" in ended.stderr
     told = check.run("aimdo-fill-oom", [check.BIN / "vramtrace", "oom", trace])
-    said = "aimdo_run.py" in told.stdout and "OUT OF MEMORY" in told.stdout
+    said = "oom_run.py" in told.stdout and "OUT OF MEMORY" in told.stdout
     verdict = "PASS" if own and message and said else check.fail(f"exception {own}, message {message}, `oom` {said}, see aimdo-fill.log")
     print(f"| out of memory under a cap of 8 GiB | {(told.stdout.splitlines() or ['nothing'])[0][:100]} | {verdict} |", flush=True)
 

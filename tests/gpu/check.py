@@ -42,6 +42,8 @@ from talk import Talk
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
+ROOT = HERE.parents[1]
+C = ("-std=gnu11", "-ldl", "-lpthread")
 BIN = Path(sys.argv[1])
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
@@ -175,11 +177,10 @@ def the_process(trace, pid):
     return next(p for p in report(trace) if p["pid"] == pid)
 
 
-def build_c(name, source, *flags):
+def build(name, compiler, source, *flags):
+    """A program, or None: see build-NAME.log."""
     out = TRACES / name
-    built = subprocess.run(["nvcc", "-O2", "-o", str(out), str(PROGRAMS / source), *flags], capture_output=True, text=True)
-    (LOGS / f"build-{name}.log").write_text(built.stdout + built.stderr)
-    return out if built.returncode == 0 else None
+    return None if run(f"build-{name}", [compiler, "-O2", "-o", out, source, *flags]).returncode else out
 
 
 TORCH, GPT2, MODELS = ["torch"], ["torch", "transformers"], ["torch", "transformers", "torchvision"]

@@ -81,8 +81,8 @@ def section(check):
         print("SKIP cost: no gcc")
         return
     print(f"\n### An allocation and its free, ns: lowest and median of {ROUNDS} rounds\n")
-    program, source = check.TRACES / "pairs", check.HERE.parents[1] / "benches" / "pairs.c"
-    if check.run("build-pairs", ["gcc", "-std=gnu11", "-O2", "-o", program, source, "-ldl", "-lpthread"]).returncode:
+    program = check.build("pairs", "gcc", check.ROOT / "benches/pairs.c", *check.C)
+    if program is None:
         print(check.fail("cost: pairs.c does not build, see its log"))
         return
     hami = os.environ.get("VRAMTRACE_HAMI")

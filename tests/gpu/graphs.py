@@ -126,7 +126,7 @@ def section(check):
 def names(check):
     """Functions that the real driver exports and the list of classified names lacks."""
     known = {}
-    for line in (check.HERE.parents[1] / "shim" / "tests" / "driver_functions.txt").read_text().splitlines():
+    for line in (check.ROOT / "shim" / "tests" / "driver_functions.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             name, kind = line.split()[:2]
             known[name] = kind

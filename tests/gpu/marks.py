@@ -4,7 +4,7 @@ import sys
 
 def section(check):
     trace = check.TRACES / "phases.vtrace"
-    example = check.HERE.parents[1] / "examples" / "phases.py"
+    example = check.ROOT / "examples" / "phases.py"
     ended = check.run("phases", [check.BIN / "vramtrace", "run", "--out", trace, "--", sys.executable, example])
     if ended.returncode:
         print(check.fail(f"phases: status {ended.returncode}, see its log"))

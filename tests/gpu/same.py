@@ -18,7 +18,7 @@ def clients(check):
     python = sys.executable
     if shutil.which("nvcc"):
         for kind in ("static", "shared"):
-            program = check.build_c(f"cudart-{kind}", "cudart_client.c", "-cudart", kind)
+            program = check.build(f"cudart-{kind}", "nvcc", check.PROGRAMS / "cudart_client.c", "-cudart", kind)
             yield f"cudart-{kind}", [str(program)] if program else None, "does not build"
     else:
         yield "cudart", None, "no nvcc"

@@ -56,7 +56,7 @@ def divided(check, trace):
 
 def tools(check):
     """A program under NVIDIA's own tools, beside the recorder."""
-    program = check.build_c("cudart-shared", "cudart_client.c", "-cudart", "shared") if shutil.which("nvcc") else None
+    program = check.build("cudart", "nvcc", check.PROGRAMS / "cudart_client.c", "-cudart", "shared") if shutil.which("nvcc") else None
     print("\n| tool | result |\n|---|---|")
     for tool, options in (
         ("compute-sanitizer", ["--print-limit", "1"]),

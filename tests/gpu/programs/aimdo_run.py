@@ -3,7 +3,6 @@
     plain    three steps of training
     hooks    the same with comfy-aimdo's hooks on the driver's functions
     pages    a model whose weights are in comfy-aimdo's pages, of which some are evicted and brought back
-    fill     takes memory until PyTorch is out of it, below the calls of a module
 
 Prints RESULT lines: losses, sums, and comfy-aimdo's own counters; then HOLD with what PyTorch reserved at
 most, and waits for a line."""
@@ -63,19 +62,6 @@ def pages(torch):
     return control, vbar
 
 
-def fill(torch):
-    class Layer(torch.nn.Module):
-        def forward(self, x):
-            return [x.repeat(64) for _ in range(4096)]
-
-    x = torch.ones(MIB, device="cuda")
-    try:
-        Layer()(x)
-    except torch.OutOfMemoryError:
-        print("RESULT out of memory", flush=True)
-        raise
-
-
 def main(mode):
     import torch
 
@@ -88,8 +74,6 @@ def main(mode):
         print("RESULT", losses, flush=True)
     elif mode == "pages":
         kept = pages(torch)
-    elif mode == "fill":
-        fill(torch)
     torch.cuda.synchronize()
     print(f"HOLD reserved={torch.cuda.max_memory_reserved()}", flush=True)
     sys.stdin.readline()

@@ -21,10 +21,9 @@ def mlp():
     return model, torch.optim.AdamW(model.parameters(), 1e-3), torch.randn(256, 1024, device="cuda")
 
 
-def train(model, optimiser, x, steps=5):
-    loss = None
+def train(loss_of, optimiser, steps=5):
     for _ in range(steps):
-        loss = model(x).square().mean()
+        loss = loss_of()
         loss.backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -33,7 +32,8 @@ def train(model, optimiser, x, steps=5):
 
 
 if mode in ("native", "expandable", "async"):
-    loss = train(*mlp())
+    model, optimiser, x = mlp()
+    loss = train(lambda: model(x).square().mean(), optimiser)
 elif mode == "graphs":
     model, _, x = mlp()
     side = torch.cuda.Stream()
@@ -62,26 +62,14 @@ elif mode == "gpt2":
     model = GPT2LMHeadModel(GPT2Config(use_cache=False)).cuda()
     optimiser = torch.optim.AdamW(model.parameters(), 1e-4, foreach=False)
     x = torch.randint(0, 50257, (4, 512), device="cuda")
-    for _ in range(5):
-        loss = model(input_ids=x, labels=x).loss
-        loss.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-    torch.cuda.synchronize()
-    loss = loss.item()
+    loss = train(lambda: model(input_ids=x, labels=x).loss, optimiser)
 elif mode == "resnet":
     import torchvision
 
     model = torchvision.models.resnet50().cuda()
     optimiser = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
     x, y = torch.randn(32, 3, 224, 224, device="cuda"), torch.randint(0, 1000, (32,), device="cuda")
-    for _ in range(3):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-    torch.cuda.synchronize()
-    loss = loss.item()
+    loss = train(lambda: torch.nn.functional.cross_entropy(model(x), y), optimiser, 3)
 else:
     sys.exit(f"torch_run.py: unknown mode {mode}")
 
