@@ -2,7 +2,8 @@
 #include "driver.h"
 
 NEVER static CUdeviceptr device_malloc(size_t size) {
-    CUdeviceptr pointer = driver_take(size);
+    CUdeviceptr pointer;
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&pointer, size));
     STAY;
     return pointer;
 }
@@ -24,7 +25,8 @@ NEVER static void build_index(void) {
 }
 
 NEVER static void allocate_queue(void) {
-    driver_take(16 * MIB);
+    CUdeviceptr pointer;
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&pointer, 16 * MIB));
     STAY;
 }
 
