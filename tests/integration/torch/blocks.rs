@@ -1,111 +1,53 @@
 //! PyTorch's blocks: its allocator's calls reach the recorder and PyTorch's own profiler, whatever
 //! they say. Stand-ins of its libraries make them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
+use serde_json::Value;
 use testkit::torch_stand_ins::libraries;
-use testkit::{Program, Run, Setup};
-use vramtrace_format::{
-    Alloc, Definition, DeviceId, Event, Kind, SiteId, Space, StackFlags, TraceReader,
-};
+use testkit::{Program, Run, Said, Setup, repository};
+use vramtrace_format::{Alloc, DeviceId, Event, Kind, SiteId, Space, StackFlags};
+
+use super::recorded::{Recorded, setup as over};
 
 fn setup(mode: &str) -> Setup {
-    let library = libraries().join("libc10_cuda.so");
-    // Its blocks overlap, or lie where no memory is, and its totals are made up.
-    Setup::simulated().devices("2x24GiB").arg(library.display()).arg(mode).contradicts()
+    over("libc10_cuda.so", mode)
 }
 
-/// What a trace says of blocks, in order; and where its sites are.
-#[derive(Default)]
-struct Blocks {
-    events: Vec<Event>,
-    sites: HashMap<SiteId, (Option<Kind>, DeviceId, String)>,
-    settings: Vec<(String, String)>,
-}
+const REPORT: &str = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
 
-fn read(trace: &Path) -> Blocks {
-    let bytes = testkit::trace_bytes(trace);
-    let reader = TraceReader::new(&bytes).unwrap();
-    let mut all = Blocks::default();
-    let mut names = HashMap::new();
-    for definition in reader.definitions() {
-        match definition {
-            Definition::Api { id, name } => drop(names.insert(id, name)),
-            Definition::Site { id, api, kind, device, .. } => {
-                all.sites.insert(id, (kind, device, names[&api].clone()));
+/// Address -> device and size of what is live at the end.
+fn live(recorded: &Recorded) -> HashMap<u64, (DeviceId, u64)> {
+    let mut live = HashMap::new();
+    for event in &recorded.events {
+        match *event {
+            Event::Alloc(Alloc { key, size, site, space: Space::Block, .. }) => {
+                let site = &recorded.sites[&site];
+                assert_eq!((site.kind, &*site.api), (Some(Kind::Block), REPORT));
+                assert_eq!(live.insert(key, (site.device, size)), None, "{key:#x} twice");
             }
-            Definition::Setting { name, value } => all.settings.push((name, value)),
+            Event::Free { key, site, space: Space::Block } => {
+                assert_eq!(site, SiteId(0));
+                assert!(live.remove(&key).is_some(), "{key:#x} is not there");
+            }
+            Event::Drift { .. } => panic!("{event:?}"),
             _ => {}
         }
     }
-    for stamped in reader.events() {
-        let wanted = match &stamped.event {
-            Event::Alloc(alloc) => alloc.space == Space::Block,
-            Event::Free { space, .. } => *space == Space::Block,
-            Event::CheckpointAlloc { alloc, .. } => alloc.space == Space::Block,
-            Event::CacheState { .. } | Event::CacheOom { .. } | Event::Shared { .. } => true,
-            Event::Drift { .. } => panic!("{:?}", stamped.event),
-            _ => false,
-        };
-        if wanted {
-            all.events.push(stamped.event);
-        }
-    }
-    all
-}
-
-impl Blocks {
-    /// Replays it: address -> size of what is live at the end. Every figure that PyTorch gave must
-    /// be the sum of what is live there.
-    fn live(&self) -> HashMap<u64, (DeviceId, u64)> {
-        let mut live = HashMap::new();
-        for event in &self.events {
-            match *event {
-                Event::Alloc(Alloc { key, size, site, .. }) => {
-                    let (kind, device, api) = &self.sites[&site];
-                    assert_eq!(*kind, Some(Kind::Block));
-                    assert_eq!(api, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-                    assert_eq!(live.insert(key, (*device, size)), None, "{key:#x} twice");
-                }
-                Event::Free { key, site, .. } => {
-                    assert_eq!(site, SiteId(0));
-                    assert!(live.remove(&key).is_some(), "{key:#x} is not there");
-                }
-                _ => {}
-            }
-        }
-        live
-    }
+    live
 }
 
 /// The same calls reach PyTorch's own functions with and without us.
 #[track_caller]
 fn chained(mode: &str, count: &str) -> Run {
-    let program = Program::c("torch");
-    let bare = program.run(setup(mode).arg(count)).ok();
-    let ours = program.run(setup(mode).arg(count).preload()).ok();
-    assert_eq!(bare.stdout, ours.stdout);
+    let ours = Program::c("torch").same_as_bare(setup(mode).arg(count));
     // It may be out of memory, and get a message.
     let message = ours.stderr.lines().next();
     assert!(message.is_none_or(|line| line.contains("torch is out of memory:")), "{}", ours.stderr);
     ours
-}
-
-/// Address of the segment, sizes by offset in it.
-fn in_segment(trace: &Path, live: &HashMap<u64, (DeviceId, u64)>) -> Vec<(u64, DeviceId, u64)> {
-    let bytes = testkit::trace_bytes(trace);
-    let segment =
-        TraceReader::new(&bytes).unwrap().events().find_map(|stamped| match stamped.event {
-            Event::Alloc(alloc) if alloc.size == 20 << 20 => Some(alloc.key),
-            _ => None,
-        });
-    let mut all: Vec<_> =
-        live.iter().map(|(key, (device, size))| (key - segment.unwrap(), *device, *size)).collect();
-    all.sort();
-    all
 }
 
 const MIB: u64 = 1 << 20;
@@ -114,8 +56,16 @@ const MIB: u64 = 1 << 20;
 fn every_sort_of_block_is_recorded_and_handed_on() {
     let run = chained("blocks", "");
     assert!(run.stdout.contains("refused: 14 blocks 1 refusals"), "{}", run.stdout);
-    let trace = run.only_trace();
-    let blocks = read(&trace);
+    let recorded = Recorded::by(&run);
+    let events = || recorded.events.iter();
+    let segment = events().find_map(|event| match event {
+        Event::Alloc(alloc) if alloc.size == 20 * MIB => Some(alloc.key),
+        _ => None,
+    });
+    let live = live(&recorded).into_iter();
+    let mut found: Vec<_> =
+        live.map(|(key, (device, size))| (key - segment.unwrap(), device, size)).collect();
+    found.sort();
     let zero = DeviceId(0);
     let expected = [
         (0, zero, 2048),
@@ -125,12 +75,11 @@ fn every_sort_of_block_is_recorded_and_handed_on() {
         (6 * MIB + 4, zero, 100),
         (8 * MIB, zero, 4096),
     ];
-    assert_eq!(in_segment(&trace, &blocks.live()), expected);
-    let states: Vec<_> =
-        blocks.events.iter().filter(|event| matches!(event, Event::CacheState { .. })).collect();
+    assert_eq!(found, expected);
+    let states: Vec<_> = events().filter(|of| matches!(of, Event::CacheState { .. })).collect();
     let first = Event::CacheState { device: zero, allocated: 512, reserved: 20 * MIB };
     assert_eq!(*states[0], first);
-    let oom = blocks.events.iter().find_map(|event| match *event {
+    let oom = events().find_map(|event| match *event {
         Event::CacheOom { device, size, allocated, reserved, .. } => {
             Some((device, size, allocated, reserved))
         }
@@ -176,13 +125,9 @@ fn blocks_before_any_driver_call_open_no_trace() {
 #[test]
 fn blocks_of_many_threads_are_recorded() {
     let run = chained("threads", "20000");
-    let blocks = read(&run.only_trace());
-    let live = blocks.live();
-    assert_eq!(live.len(), 8);
-    let count = |wanted: fn(&Event) -> bool| blocks.events.iter().filter(|e| wanted(e)).count();
-    assert_eq!(count(|event| matches!(event, Event::Alloc(_))), 8 * 20_000);
-    // What was made twice ended in between.
-    assert_eq!(count(|event| matches!(event, Event::Free { .. })), 8 * 20_000 - 8);
+    let recorded = Recorded::by(&run);
+    assert_eq!(live(&recorded).len(), 8);
+    assert_eq!(recorded.blocks().count(), 8 * 20_000);
 }
 
 #[test]
@@ -190,34 +135,31 @@ fn a_forked_child_knows_its_own_blocks_only() {
     let run = chained("fork", "");
     let traces = run.traces();
     assert_eq!(traces.len(), 2);
-    let mut sizes: Vec<Vec<u64>> = traces
-        .iter()
-        .map(|trace| read(trace).live().values().map(|(_, size)| *size).collect())
-        .map(|mut sizes: Vec<u64>| {
-            sizes.sort();
-            sizes
-        })
-        .collect();
+    let sizes_of = |trace: &PathBuf| -> Vec<u64> {
+        let mut sizes: Vec<u64> =
+            live(&Recorded::of(trace)).values().map(|(_, size)| *size).collect();
+        sizes.sort();
+        sizes
+    };
+    let mut sizes: Vec<Vec<u64>> = traces.iter().map(sizes_of).collect();
     sizes.sort();
     assert_eq!(sizes, [vec![512, 2048], vec![1536]]);
 }
 
 #[test]
-fn off_writes_none_and_hands_on_all() {
+fn what_is_off_or_panics_hands_on_all() {
     let bare = Program::c("torch").run(setup("blocks")).ok();
-    let off = setup("blocks").preload().env("VRAMTRACE_TENSORS", "off");
-    let run = Program::c("torch").run(off).ok();
-    assert_eq!(run.stdout, bare.stdout);
-    assert!(read(&run.only_trace()).events.is_empty());
-}
-
-#[test]
-fn a_panic_of_ours_hands_on_all() {
-    let bare = Program::c("torch").run(setup("blocks")).ok();
-    let name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
-    let run = Program::c("torch").run(setup("blocks").preload().env("VRAMTRACE_TEST_PANIC", name));
-    assert_eq!(run.stdout, bare.stdout);
-    assert!(run.stderr.contains("internal error in"), "{}", run.stderr);
+    let under = |name: &str, value: &str| {
+        let run = Program::c("torch").run(setup("blocks").preload().env(name, value));
+        assert_eq!(run.stdout, bare.stdout);
+        run
+    };
+    let off = Recorded::by(&under("VRAMTRACE_TENSORS", "off").ok());
+    let of_cache =
+        |event: &Event| matches!(event, Event::CacheState { .. } | Event::CacheOom { .. });
+    assert!(off.blocks().count() == 0 && !off.events.iter().any(of_cache), "{:?}", off.events);
+    let panicked = under("VRAMTRACE_TEST_PANIC", REPORT);
+    assert!(panicked.stderr.contains("internal error in"), "{}", panicked.stderr);
 }
 
 /// The kernel refuses memory for the tables, so that calls of the recorder's own fail.
@@ -235,28 +177,24 @@ fn checkpoints_carry_blocks() {
     let run = program.run(setup("churn").arg(300_000).preload().env("VRAMTRACE_MAX", "4MiB")).ok();
     assert_eq!(run.stderr, "");
     let trace = run.only_trace();
-    assert!(std::fs::metadata(&trace).unwrap().blocks() * 512 <= 4 * MIB * 11 / 10);
-    let blocks = read(&trace);
-    let starts = |event: &Event| matches!(event, Event::CheckpointAlloc { .. });
-    let first = blocks.events.iter().position(starts).unwrap();
-    let kept: std::collections::HashSet<u64> = blocks.events[first..]
-        .iter()
-        .filter_map(|event| match event {
-            Event::CheckpointAlloc { alloc, .. } if alloc.size == 512 => Some(alloc.key),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(kept.len(), 50, "the blocks that stay");
+    assert!(trace.metadata().unwrap().blocks() * 512 <= 4 * MIB * 11 / 10);
+    let events = Recorded::of(&trace).events;
+    let starts = |event: &Event| matches!(event, Event::CheckpointAlloc { alloc, .. } if alloc.space == Space::Block);
+    let first = events.iter().position(starts).unwrap();
+    let kept = events[first..].iter().filter_map(|event| match event {
+        Event::CheckpointAlloc { alloc, .. } if starts(event) && alloc.size == 512 => {
+            Some(alloc.key)
+        }
+        _ => None,
+    });
+    assert_eq!(kept.collect::<HashSet<u64>>().len(), 50, "the blocks that stay");
     // The cache's own figures come again and again.
-    let states = blocks.events.iter().filter(|event| matches!(event, Event::CacheState { .. }));
-    let allocated: Vec<u64> = states
-        .map(|state| match state {
-            Event::CacheState { allocated, .. } => *allocated,
-            _ => 0,
-        })
-        // While the first ones were made.
-        .filter(|allocated| *allocated >= 50 * 512)
-        .collect();
+    let allocated = events.iter().filter_map(|event| match event {
+        Event::CacheState { allocated, .. } => Some(*allocated),
+        _ => None,
+    });
+    // But for those while the first ones were made.
+    let allocated: Vec<u64> = allocated.filter(|allocated| *allocated >= 50 * 512).collect();
     assert!(allocated.len() > 3, "{allocated:?}");
     assert!(
         allocated.iter().all(|bytes| [50 * 512, 50 * 512 + 1024].contains(bytes)),
@@ -268,10 +206,9 @@ fn checkpoints_carry_blocks() {
 #[test]
 fn two_torch_libraries_and_renamed_ones_are_distinguished() {
     for other in ["libc10_cuda-4711.so", "libtorch_static.so"] {
-        let path = libraries().join(other);
-        let run = chained("two", path.to_str().unwrap());
+        let run = chained("two", libraries().join(other).to_str().unwrap());
         assert!(run.stdout.contains("other: 1 blocks"), "{}", run.stdout);
-        assert_eq!(read(&run.only_trace()).live().len(), 2, "{other}");
+        assert_eq!(live(&Recorded::by(&run)).len(), 2, "{other}");
     }
 }
 
@@ -284,60 +221,12 @@ fn blocks_are_handed_on_while_a_library_is_being_loaded() {
 
 #[test]
 fn allocator_settings_of_the_environment_are_recorded() {
-    let run = Program::c("torch").run(
-        setup("blocks")
-            .preload()
-            .env("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-            .env("PYTORCH_SOMETHING", "else"),
-    );
-    let settings = read(&run.ok().only_trace()).settings;
+    let setup = setup("blocks").env("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64");
+    let run = Program::c("torch").run(setup.preload().env("PYTORCH_SOMETHING", "else")).ok();
+    let recorded = Recorded::by(&run);
     let expected = ("PYTORCH_CUDA_ALLOC_CONF".into(), "max_split_size_mb:64".into());
-    assert!(settings.contains(&expected), "{settings:?}");
-    assert!(settings.iter().all(|(name, _)| name != "PYTORCH_SOMETHING"));
-}
-
-/// The stack of each block, by its size: native addresses and the names of Python functions.
-fn stacks(trace: &Path) -> HashMap<u64, (StackFlags, Vec<String>, Vec<String>)> {
-    let bytes = testkit::trace_bytes(trace);
-    let reader = TraceReader::new(&bytes).unwrap();
-    let (mut codes, mut modules, mut stacks) = (HashMap::new(), Vec::new(), HashMap::new());
-    for definition in reader.definitions() {
-        match definition {
-            Definition::Code { id, name, .. } => drop(codes.insert(id, name)),
-            Definition::Module { start, end, path, .. } => modules.push((start..end, path)),
-            Definition::Stack { id, flags, native, python, .. } => {
-                let file = |at: &u64| {
-                    let module = modules.iter().find(|(range, _)| range.contains(at));
-                    module.map_or(String::new(), |(_, path)| {
-                        path.rsplit('/').next().unwrap_or_default().to_string()
-                    })
-                };
-                let native = native.iter().map(file).collect();
-                let python = python.iter().map(|frame| codes[&frame.code].clone()).collect();
-                stacks.insert(id, (flags, native, python));
-            }
-            _ => {}
-        }
-    }
-    let blocks = reader.events().filter_map(|stamped| match stamped.event {
-        Event::Alloc(alloc) if alloc.space == Space::Block => Some(alloc),
-        _ => None,
-    });
-    blocks.map(|alloc| (alloc.size, stacks[&alloc.stack].clone())).collect()
-}
-
-fn python_blocks(python: &Path, tensors: &str) -> (Vec<serde_json::Value>, PathBuf, Run) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_blocks.py");
-    let setup = Setup::simulated()
-        .contradicts()
-        .preload()
-        .env("VRAMTRACE_STACKS", "native,python")
-        .env("VRAMTRACE_TENSORS", tensors)
-        .arg(script.display())
-        .arg(libraries().join("libc10_cuda.so").display());
-    let run = Program(python.to_path_buf()).run(setup).ok();
-    let reported = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (reported, run.only_trace(), run)
+    assert!(recorded.settings.contains(&expected), "{:?}", recorded.settings);
+    assert!(!recorded.has_setting("PYTORCH_SOMETHING"));
 }
 
 #[test]
@@ -346,23 +235,26 @@ fn blocks_carry_the_stacks_of_python() {
     if pythons.is_empty() {
         testkit::skip("stacks of blocks: no Python from 3.8 on");
     }
+    let script = repository().join("tests/python/torch_blocks.py");
     for (minor, python) in pythons {
         for tensors in ["python", "full"] {
-            let (reported, trace, _run) = python_blocks(&python, tensors);
-            let stacks = stacks(&trace);
-            assert_eq!(reported.len(), 10);
-            for one in &reported {
-                let (flags, native, names) = &stacks[&one["size"].as_u64().unwrap()];
-                let expected: Vec<&str> =
-                    one["names"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
-                assert_eq!(*names, expected, "3.{minor} {tensors}");
-                let backward = names.is_empty();
+            let setup = Setup::simulated().contradicts().preload();
+            let setup = setup.env("VRAMTRACE_STACKS", "native,python");
+            let setup = setup.env("VRAMTRACE_TENSORS", tensors).arg(script.display());
+            let setup = setup.arg(libraries().join("libc10_cuda.so").display());
+            let run = Program(python.clone()).run(setup).ok();
+            let recorded = Recorded::by(&run);
+            assert_eq!(run.stdout.lines().count(), 10);
+            for line in run.stdout.lines() {
+                let one: Value = serde_json::from_str(line).unwrap();
+                let block = recorded.blocks().find(|block| block.size == one["size"]).unwrap();
+                let stack = &recorded.stacks[&block.stack];
+                assert_eq!(one["names"], Value::from(stack.python.clone()), "3.{minor} {tensors}");
                 // Native frames: where nothing else is known, or where both are asked for.
-                assert_eq!(!native.is_empty(), backward || tensors == "full", "3.{minor}");
-                assert_eq!(flags.has(StackFlags::NATIVE_OFF), native.is_empty());
-                if !native.is_empty() {
-                    assert_eq!(native[0], "libc10_cuda.so", "3.{minor} {native:?}");
-                }
+                let has_native = !stack.native.is_empty();
+                assert_eq!(has_native, stack.python.is_empty() || tensors == "full", "3.{minor}");
+                assert_eq!(stack.flags.has(StackFlags::NATIVE_OFF), !has_native);
+                assert!(!has_native || stack.native[0] == "libc10_cuda.so", "3.{minor}");
             }
         }
     }
@@ -375,16 +267,12 @@ fn traces_export_as_snapshots_that_torchs_viewers_take() {
     let program = Program::c("torch");
     for setup in [setup("blocks"), setup("churn").arg(100_000).env("VRAMTRACE_MAX", "4MiB")] {
         let run = program.run(setup.preload()).ok();
-        let trace = run.only_trace();
-        let pickle = trace.with_extension("pickle");
-        let mut export = testkit::vramtrace();
-        export.args(["export", "--format", "torch-snapshot", "-o"]).args([&pickle, &trace]);
-        assert!(export.status().unwrap().success());
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_snapshot.py");
+        run.text("export --format torch-snapshot -o pickle");
+        let script = repository().join("tests/python/torch_snapshot.py");
         for what in ["opcodes", "rules"] {
-            let judged =
-                Command::new("python3").arg(&script).arg(what).arg(&pickle).output().unwrap();
-            assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
+            let mut python = Command::new("python3");
+            python.arg(&script).arg(what).arg(run.scratch.0.join("pickle"));
+            Said::by(&mut python).ended(0);
         }
     }
 }

@@ -2,51 +2,33 @@
 //! nodes of the graph and runs them on threads without Python.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use testkit::torch_stand_ins::libraries;
-use testkit::{Program, Run, Setup};
-use vramtrace_format::{Definition, Event, Space, StackId, TraceReader};
+use testkit::{Program, Run, Setup, repository};
 
-fn run(python: &Path, library: &str, preload: bool, variables: &[(&str, &str)]) -> Run {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_forward.py");
-    let mut setup = Setup::simulated().contradicts();
-    if preload {
-        setup = setup.preload();
+use super::recorded::Recorded;
+
+fn setup(library: &str) -> Setup {
+    let script = repository().join("tests/python/torch_forward.py");
+    let setup = Setup::simulated().contradicts().arg(script.display());
+    setup.arg(libraries().join(library).display())
+}
+
+/// The newest Python that is there.
+fn newest() -> Option<PathBuf> {
+    let newest = testkit::pythons().pop().map(|(_, python)| python);
+    if newest.is_none() {
+        testkit::skip("forward lines: no Python from 3.8 on");
     }
-    for (name, value) in variables {
-        setup = setup.env(name, value);
-    }
-    let setup = setup.arg(script.display()).arg(libraries().join(library).display());
-    Program(python.to_path_buf()).run(setup).ok()
+    newest
 }
 
 /// The Python functions of the forward operation by the size of a block, innermost first. `None`: none is recorded.
 fn forward_of_blocks(trace: &Path) -> HashMap<u64, Option<Vec<String>>> {
-    let bytes = testkit::trace_bytes(trace);
-    let reader = TraceReader::new(&bytes).unwrap();
-    let (mut codes, mut stacks, mut forward) = (HashMap::new(), HashMap::new(), HashMap::new());
-    for definition in reader.definitions() {
-        match definition {
-            Definition::Code { id, name, .. } => drop(codes.insert(id, name)),
-            Definition::Stack { id, python, .. } => {
-                let names = python.iter().map(|frame| codes[&frame.code].clone());
-                stacks.insert(id, names.collect::<Vec<_>>());
-            }
-            Definition::Forward { stack, forward: of } => {
-                assert_eq!(stacks[&stack], [""; 0], "a stack with Python frames has its own line");
-                assert!(stacks.contains_key(&of), "defined before");
-                forward.insert(stack, of);
-            }
-            _ => {}
-        }
-    }
-    let names = |stack: StackId| forward.get(&stack).map(|of| stacks[of].clone());
-    let blocks = reader.events().filter_map(|stamped| match stamped.event {
-        Event::Alloc(alloc) if alloc.space == Space::Block => Some(alloc),
-        _ => None,
-    });
-    blocks.map(|alloc| (alloc.size, names(alloc.stack))).collect()
+    let recorded = Recorded::of(trace);
+    let names = |stack| recorded.forward.get(&stack).map(|of| recorded.stacks[of].python.clone());
+    recorded.blocks().map(|block| (block.size, names(block.stack))).collect()
 }
 
 /// The blocks that the program made, with what it says of them.
@@ -63,16 +45,14 @@ fn reported(run: &Run) -> Vec<(u64, Option<Vec<String>>)> {
 
 #[test]
 fn blocks_of_backward_have_the_stack_of_their_forward_operation() {
-    let pythons = testkit::pythons();
-    if pythons.is_empty() {
-        testkit::skip("forward lines: no Python from 3.8 on");
+    if newest().is_none() {
+        return;
     }
-    for (minor, python) in pythons {
-        let bare = run(&python, "libtorch_cpu.so", false, &[]);
+    for (minor, python) in testkit::pythons() {
         for tensors in ["python", "full"] {
-            let ours = run(&python, "libtorch_cpu.so", true, &[("VRAMTRACE_TENSORS", tensors)]);
+            let setup = setup("libtorch_cpu.so").env("VRAMTRACE_TENSORS", tensors);
             // The owners of the nodes, too.
-            assert_eq!(bare.stdout, ours.stdout, "3.{minor} {tensors}");
+            let ours = Program(python.clone()).same_as_bare(setup);
             let found = forward_of_blocks(&ours.only_trace());
             let expected = reported(&ours);
             assert_eq!(expected.len(), 10);
@@ -88,20 +68,16 @@ fn blocks_of_backward_have_the_stack_of_their_forward_operation() {
 /// and the program runs as before.
 #[test]
 fn where_nodes_cannot_be_read_no_line_is_recorded() {
-    let Some((_, python)) = testkit::pythons().into_iter().next_back() else {
-        return testkit::skip("forward lines: no Python from 3.8 on");
-    };
+    let Some(python) = newest() else { return };
     for (library, variable) in [
-        ("libtorch_cpu-layout.so", None),
-        ("libtorch_cpu-pointers.so", None),
-        ("libtorch_cpu.so", Some(("VRAMTRACE_FORWARD", "off"))),
-        ("libtorch_cpu.so", Some(("VRAMTRACE_STACKS", "python"))),
-        ("libtorch_cpu.so", Some(("VRAMTRACE_STACKS", "native"))),
+        ("libtorch_cpu-layout.so", ("VRAMTRACE_TENSORS", "python")),
+        ("libtorch_cpu-pointers.so", ("VRAMTRACE_TENSORS", "python")),
+        ("libtorch_cpu.so", ("VRAMTRACE_FORWARD", "off")),
+        ("libtorch_cpu.so", ("VRAMTRACE_STACKS", "python")),
+        ("libtorch_cpu.so", ("VRAMTRACE_STACKS", "native")),
     ] {
-        let bare = run(&python, library, false, &[]);
-        let variables: Vec<_> = variable.into_iter().collect();
-        let ours = run(&python, library, true, &variables);
-        assert_eq!(bare.stdout, ours.stdout, "{library} {variable:?}");
+        let setup = setup(library).env(variable.0, variable.1);
+        let ours = Program(python.clone()).same_as_bare(setup);
         assert_eq!(ours.stderr, "", "{library} {variable:?}");
         let found = forward_of_blocks(&ours.only_trace());
         assert!(found.len() >= 10 && found.values().all(Option::is_none), "{library} {variable:?}");
@@ -110,22 +86,9 @@ fn where_nodes_cannot_be_read_no_line_is_recorded() {
 
 #[test]
 fn reports_name_the_forward_line() {
-    let Some((_, python)) = testkit::pythons().into_iter().next_back() else {
-        return testkit::skip("forward lines: no Python from 3.8 on");
-    };
-    let ours = run(&python, "libtorch_cpu.so", true, &[]);
-    let holders = |more: &[&str]| {
-        let output = testkit::vramtrace()
-            .args(["holders", "--at", "end"])
-            .args(more)
-            .arg(ours.only_trace())
-            .env("NO_COLOR", "1")
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let text = holders(&[]);
-    let full = holders(&["--full"]);
+    let Some(python) = newest() else { return };
+    let ours = Program(python).run(setup("libtorch_cpu.so").preload()).ok();
+    let (text, full) = (ours.text("holders --at end"), ours.text("holders --at end --full"));
     assert!(full.contains("forward operation:\n"), "{full}");
     // The line in `linear`, and the line in `layer` that called it.
     assert!(text.contains(" of torch_forward.py:38 < torch_forward.py:42"), "{text}");
@@ -135,13 +98,8 @@ fn reports_name_the_forward_line() {
 /// The message at the moment of the failure has the line, too.
 #[test]
 fn the_out_of_memory_message_names_the_forward_line() {
-    let Some((_, python)) = testkit::pythons().into_iter().next_back() else {
-        return testkit::skip("forward lines: no Python from 3.8 on");
-    };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_forward.py");
-    let library = libraries().join("libtorch_cpu.so");
-    let setup = Setup::simulated().contradicts().preload().arg(script.display());
-    let run = Program(python).run(setup.arg(library.display()).arg("oom"));
+    let Some(python) = newest() else { return };
+    let run = Program(python).run(setup("libtorch_cpu.so").preload().arg("oom"));
     let named = |line: &str| {
         line.contains("torch_forward.py:38 < torch_forward.py:") && line.contains(" (backward) ")
     };

@@ -5,6 +5,7 @@ mod blocks;
 mod blocks_export;
 mod forward;
 mod frag;
+mod recorded;
 mod requests;
 mod sampled;
 mod sleeping;

@@ -2,42 +2,26 @@
 
 use testkit::torch_stand_ins::libraries;
 use testkit::{Program, Run, Setup};
-use vramtrace_format::{Alloc, BLOCK_REQUESTS, Definition, Event, Space, TraceReader};
+use vramtrace_format::{Alloc, BLOCK_REQUESTS};
+
+use super::recorded::{Recorded, setup};
 
 /// PyTorch from 2.10 on, and before.
 const LIBRARIES: [&str; 2] = ["libc10_cuda-requests.so", "libc10_cuda-requests-2.9.so"];
 
-fn setup(library: &str, mode: &str) -> Setup {
-    let library = libraries().join(library);
-    Setup::simulated().devices("2x24GiB").arg(library.display()).arg(mode).contradicts()
-}
-
 /// The blocks in order; and whether the trace says that it has requests.
 fn blocks(run: &Run) -> (Vec<Alloc>, bool) {
-    let bytes = testkit::trace_bytes(&run.only_trace());
-    let reader = TraceReader::new(&bytes).unwrap();
-    let noted = |definition: Definition| matches!(definition, Definition::Setting { name, .. } if name == BLOCK_REQUESTS);
-    let noted = reader.definitions().any(noted);
-    let block = |event: Event| match event {
-        Event::Alloc(alloc) => (alloc.space == Space::Block).then_some(alloc),
-        _ => None,
-    };
-    (reader.events().filter_map(|stamped| block(stamped.event)).collect(), noted)
-}
-
-fn requests(run: &Run) -> Vec<(u64, Option<u64>)> {
-    blocks(run).0.into_iter().map(|block| (block.size, block.requested)).collect()
+    let recorded = Recorded::by(run);
+    (recorded.blocks().collect(), recorded.has_setting(BLOCK_REQUESTS))
 }
 
 #[test]
 fn a_block_has_the_request_of_its_own_call() {
-    let program = Program::c("torch");
     for library in LIBRARIES {
-        let bare = program.run(setup(library, "requests")).ok();
-        let ours = program.run(setup(library, "requests").preload()).ok();
-        assert_eq!(bare.stdout, ours.stdout);
+        let ours = Program::c("torch").same_as_bare(setup(library, "requests"));
         assert!(ours.stdout.contains("requests: divisions 8\n"), "{}", ours.stdout);
-        assert!(blocks(&ours).1, "{library}");
+        let (found, noted) = blocks(&ours);
+        assert!(noted, "{library}");
         let expected = [
             (512, None),
             (1024, Some(1000)),
@@ -55,15 +39,16 @@ fn a_block_has_the_request_of_its_own_call() {
             (6144, Some(6000)),
             (3072, Some(3000)),
         ];
-        assert_eq!(requests(&ours), expected, "{library}");
+        let requests = found.iter().map(|block| (block.size, block.requested));
+        assert_eq!(requests.collect::<Vec<_>>(), expected, "{library}");
     }
 }
 
 #[test]
 fn threads_do_not_mix_their_requests() {
     for library in LIBRARIES {
-        let run = Program::c("torch");
-        let run = run.run(setup(library, "requests-of-threads").arg(5000).preload()).ok();
+        let setup = setup(library, "requests-of-threads").arg(5000).preload();
+        let run = Program::c("torch").run(setup).ok();
         assert!(run.stdout.contains("requests: 80000 blocks\n"), "{}", run.stdout);
         let (found, noted) = blocks(&run);
         assert_eq!((found.len(), noted), (40_000, true));
@@ -97,11 +82,9 @@ fn a_caller_of_that_function_alone_has_its_answer() {
         ctypes.c_size_t.in_dll(c10, 'asked_divisions').value = 4\n\
         print(ctypes.CDLL(sys.argv[1] + '/libdivisions.so').divisions(ctypes.c_size_t(1000)))\n";
     let alone = libraries().join("alone");
-    let setup = || Setup::simulated().arg("-c").arg(code).arg(alone.display());
-    let python = Program("python3".into());
-    let (bare, ours) = (python.run(setup()).ok(), python.run(setup().preload()).ok());
-    assert_eq!((&*bare.stdout, &*ours.stdout), ("4\n", "4\n"), "{}", ours.stderr);
-    assert_eq!(ours.stderr, "");
+    let setup = Setup::simulated().arg("-c").arg(code).arg(alone.display());
+    let ours = Program("python3".into()).same_as_bare(setup);
+    assert_eq!((&*ours.stdout, &*ours.stderr), ("4\n", ""));
 }
 
 /// Nothing reads the requests of samples, so the calls pass. The program has its answers.

@@ -1,12 +1,13 @@
 //! `VRAMTRACE_RECORD=sampled`: samples of PyTorch's blocks, exact totals.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::{Value, json};
 use testkit::torch_stand_ins::libraries;
-use testkit::{Program, Run, Setup, has, vramtrace};
-use vramtrace_format::{Event, Space, TraceReader};
+use testkit::{Program, Run, Setup, functions, has};
+use vramtrace_format::Event;
+
+use super::recorded::Recorded;
 
 /// Bytes for which a sample is taken at the start.
 const RATE: u32 = 4 << 20;
@@ -27,21 +28,6 @@ fn recorded(mode: &str, recording: &str) -> Run {
     Program::c("sampled").run(setup.env("VRAMTRACE_RECORD", recording))
 }
 
-/// The output of a command with `--json`.
-fn json_of(words: &[&str], trace: &Path) -> Value {
-    let output = vramtrace().args(words).arg("--json").arg(trace).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(0), "{words:?}: {text}");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// What a command that refuses the trace says.
-fn refusal(words: &[&str], trace: &Path) -> String {
-    let output = vramtrace().args(words).arg(trace).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{words:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// The figures that the program printed: the bytes of each line, and their number.
 fn truth(run: &Run) -> BTreeMap<String, (f64, f64)> {
     let line = |line: &str| {
@@ -53,13 +39,12 @@ fn truth(run: &Run) -> BTreeMap<String, (f64, f64)> {
 }
 
 /// Bytes, standard error and number of blocks of each line at the end.
-fn holders(trace: &Path) -> BTreeMap<String, (f64, f64, f64)> {
-    let all = json_of(&["holders", "--at", "end"], trace);
+fn holders(run: &Run) -> BTreeMap<String, (f64, f64, f64)> {
+    let all = run.json("holders --at end");
     let mut found: BTreeMap<String, (f64, f64, f64)> = BTreeMap::new();
     for holder in all["holders"].as_array().unwrap() {
-        let frames = holder["frames"].as_array().unwrap();
-        let functions = || frames.iter().filter_map(|frame| frame["function"].as_str());
-        let Some(name) = functions().find(|name| name.ends_with("_line")) else { continue };
+        let mut functions = functions(holder).into_iter();
+        let Some(name) = functions.find(|name| name.ends_with("_line")) else { continue };
         let figure = |name: &str| holder[name].as_f64().unwrap_or(0.0);
         let sum = found.entry(name.to_string()).or_default();
         sum.0 += figure("bytes");
@@ -69,8 +54,8 @@ fn holders(trace: &Path) -> BTreeMap<String, (f64, f64, f64)> {
     found
 }
 
-fn torch(trace: &Path) -> Value {
-    json_of(&["report"], trace)["processes"][0]["devices"][0]["torch"].clone()
+fn torch(run: &Run) -> Value {
+    run.only_report()["devices"][0]["torch"].clone()
 }
 
 #[test]
@@ -79,12 +64,11 @@ fn holders_are_right_within_the_stated_error_and_totals_exactly() {
     let sampled = recorded("train", "sampled").ok();
     assert_eq!(full.stdout, sampled.stdout);
     let exact = truth(&full);
-    let (full_trace, sampled_trace) = (full.only_trace(), sampled.only_trace());
-    let found = holders(&sampled_trace);
+    let found = holders(&sampled);
     if found.is_empty() {
         return testkit::skip("sampled: the recorder takes no stacks here");
     }
-    for (name, (bytes, error, blocks)) in holders(&full_trace) {
+    for (name, (bytes, error, blocks)) in holders(&full) {
         assert_eq!(((bytes, blocks), error), (exact[&name], 0.0), "{name}");
     }
     for (name, (bytes, _)) in exact.iter().filter(|(name, _)| *name != "allocated") {
@@ -99,7 +83,9 @@ fn holders_are_right_within_the_stated_error_and_totals_exactly() {
     }
     // Blocks that are large against the rate are all there.
     assert_eq!(found["large_line"], (256.0 * f64::from(1 << 20), 0.0, 4.0));
-    let (full, sampled) = (torch(&full_trace), torch(&sampled_trace));
+    let (all, some) = (blocks_in(&full), blocks_in(&sampled));
+    assert!(some * 2 < all, "{some} of {all} blocks");
+    let (full, sampled) = (torch(&full), torch(&sampled));
     for figure in [
         "allocated_bytes",
         "reserved_bytes",
@@ -116,51 +102,38 @@ fn holders_are_right_within_the_stated_error_and_totals_exactly() {
         assert_eq!(full[figure], sampled[figure], "{figure}");
     }
     assert_eq!(full["allocated_bytes"].as_f64(), Some(exact["allocated"].0));
-    let (all, some) = (blocks_in(&full_trace), blocks_in(&sampled_trace));
-    assert!(some * 2 < all, "{some} of {all} blocks");
 }
 
 /// The number of blocks whose allocation a trace has.
-fn blocks_in(trace: &Path) -> usize {
-    let bytes = testkit::trace_bytes(trace);
-    let reader = TraceReader::new(&bytes).unwrap();
-    let is_block = |event: &Event| match event {
-        Event::Alloc(alloc) | Event::SampledAlloc { alloc, .. } => alloc.space == Space::Block,
-        _ => false,
-    };
-    reader.events().filter(|at| is_block(&at.event)).count()
+fn blocks_in(run: &Run) -> usize {
+    Recorded::by(run).blocks().count()
 }
 
 #[test]
 fn what_needs_all_blocks_refuses_the_trace_and_the_rest_takes_it() {
     let run = recorded("train", "sampled").ok();
-    let trace = run.only_trace();
-    let snapshot = &["export", "--format", "torch-snapshot", "-o", "-"][..];
-    for words in [&["frag"][..], &["whatif"], &["fits"], snapshot] {
-        let said = refusal(words, &trace);
-        assert!(said.contains("VRAMTRACE_RECORD=sampled") && said.contains("=full"), "{said}");
+    let trace = run.only_trace().display().to_string();
+    for words in ["frag", "whatif", "fits", "export --format torch-snapshot -o -"] {
+        for part in ["VRAMTRACE_RECORD=sampled", "=full"] {
+            run.scratch.fails(2, &format!("{words} {trace}"), part);
+        }
     }
-    for words in [&["verify"][..], &["leaks"], &["tree"], &["holders", "--by", "role"], &["oom"]] {
-        let output = vramtrace().args(words).arg(&trace).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
+    for words in ["verify", "tree", "holders --by role", "oom"] {
+        run.text(words);
     }
-    let printed = |words: &[&str]| {
-        let output = vramtrace().args(words).arg(&trace).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    for words in [&["report"][..], &["holders"], &["leaks"]] {
-        let text = printed(words);
-        assert!(text.contains("samples of PyTorch's blocks were recorded"), "{words:?} {text}");
+    for words in ["report", "holders", "leaks"] {
+        let text = run.text(words);
+        assert!(text.contains("samples of PyTorch's blocks were recorded"), "{words} {text}");
     }
-    assert!(printed(&["holders", "--at", "end"]).contains(" MiB ± "));
-    let sampling = &json_of(&["report"], &trace)["processes"][0]["sampling"];
+    assert!(run.text("holders --at end").contains(" MiB ± "));
+    let sampling = &run.only_report()["sampling"];
     has(sampling, json!({ "least_rate_bytes": RATE, "bound_share": 1.0 }));
 }
 
 #[test]
 fn counts_of_many_threads_are_exact() {
     let run = recorded("threads", "sampled").ok();
-    let torch = torch(&run.only_trace());
+    let torch = torch(&run);
     let figures =
         ["blocks", "allocations", "frees", "allocated_bytes"].map(|name| torch[name].as_u64());
     let (live, all) = (8 * 128, 8 * 20_000);
@@ -172,19 +145,19 @@ fn a_killed_program_leaves_all_up_to_its_last_sample() {
     let run = recorded("killed", "sampled");
     assert_eq!(run.status, -9, "{}", run.stderr);
     let exact = truth(&run)["allocated"].0;
-    let trace = run.only_trace();
-    let torch = torch(&trace);
+    let torch = torch(&run);
     let allocated = torch["allocated_bytes"].as_f64().unwrap();
     assert!((allocated - exact).abs() < f64::from(40 * RATE), "{allocated} {exact}");
-    assert_eq!(vramtrace().arg("verify").arg(&trace).status().unwrap().code(), Some(0));
+    run.text("verify");
 }
 
 #[test]
 fn a_forked_child_samples_its_own_blocks() {
     let run = recorded("fork", "sampled").ok();
-    let traces = run.traces();
-    let mut blocks: Vec<u64> =
-        traces.iter().map(|trace| torch(trace)["blocks"].as_u64().unwrap_or_default()).collect();
+    let report = run.report();
+    let processes = report["processes"].as_array().unwrap().iter();
+    let blocks = |of: &Value| of["devices"][0]["torch"]["blocks"].as_u64().unwrap_or_default();
+    let mut blocks: Vec<u64> = processes.map(blocks).collect();
     blocks.sort_unstable();
     let parent = truth(&run).iter().map(|(_, (_, blocks))| *blocks as u64).sum::<u64>();
     assert_eq!(blocks, [100, parent]);
@@ -197,27 +170,22 @@ fn above_its_bound_it_takes_fewer_samples_and_says_so() {
         setup("busy").preload().env("VRAMTRACE_STACKS", "native").env("VRAMTRACE_CAP", "4GiB");
     let setup = setup.env("VRAMTRACE_RECORD", "sampled").env("VRAMTRACE_OVERHEAD", "0.01%");
     let run = Program::c("sampled").run(setup).ok();
-    let trace = run.only_trace();
-    let bytes = testkit::trace_bytes(&trace);
-    let reader = TraceReader::new(&bytes).unwrap();
-    let rates: Vec<u64> = reader
-        .events()
-        .filter_map(|at| match at.event {
-            Event::Sampling { rate, least, bound, .. } => {
-                assert_eq!((least, bound), (u64::from(RATE), 100));
-                Some(rate)
-            }
-            _ => None,
-        })
-        .collect();
+    let recorded = Recorded::by(&run);
+    let rate = |event: &Event| match *event {
+        Event::Sampling { rate, least, bound, .. } => {
+            assert_eq!((least, bound), (u64::from(RATE), 100));
+            Some(rate)
+        }
+        _ => None,
+    };
+    let rates: Vec<u64> = recorded.events.iter().filter_map(rate).collect();
     assert_eq!(rates.first(), Some(&u64::from(RATE)));
     assert!(rates.iter().max() > Some(&(1 << 26)), "{rates:?}");
     // At the first rate half of two million blocks of 3 MiB would be there.
-    assert!(blocks_in(&trace) < 400_000, "{}", blocks_in(&trace));
-    let report = json_of(&["report"], &trace);
-    assert_eq!(report["processes"][0]["devices"][0]["cap_bytes"], 4u64 << 30, "{report:#}");
-    let text = vramtrace().arg("report").arg(&trace).output().unwrap().stdout;
-    let text = String::from_utf8(text).unwrap();
+    assert!(recorded.blocks().count() < 400_000, "{}", recorded.blocks().count());
+    let report = run.only_report();
+    assert_eq!(report["devices"][0]["cap_bytes"], 4u64 << 30, "{report:#}");
+    let text = run.text("report");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("fewer than the one for 4.00 MiB of the start"), "{text}");
 }

@@ -2,12 +2,11 @@
 //! right, and what grows meanwhile is named.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 use testkit::torch_stand_ins::libraries;
-use testkit::{Program, Run, Setup, vramtrace};
+use testkit::{Program, Run, Setup, functions, sum};
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::{Holdings, Level};
 use vramtrace_reader::replay::{CacheSums, State, Until};
@@ -17,22 +16,60 @@ use vramtrace_reader::trace::open;
 const MIB: u64 = 1 << 20;
 const CYCLES: usize = 20;
 
-/// Bytes, paused bytes and pieces.
+/// A moment of the program, as the program knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Moment {
+    pub(super) word: String,
+    /// Since the start of the trace.
+    pub(super) ns: u64,
+    pub(super) allocated: u64,
+    pub(super) reserved: u64,
+    pub(super) taken: u64,
+}
+
+impl Moment {
+    pub(super) fn parse(line: &str, start_ns: u64) -> Option<Moment> {
+        let words: Vec<&str> = line.strip_prefix("MARK ")?.split(' ').collect();
+        let number = |at: usize| words[at].parse::<u64>().unwrap();
+        let (word, ns) = (words[0].to_string(), number(1) - start_ns);
+        Some(Moment { word, ns, allocated: number(2), reserved: number(3), taken: number(4) })
+    }
+
+    /// All moments of a run.
+    pub(super) fn of(run: &Run) -> Vec<Moment> {
+        let start = open(&run.only_trace()).unwrap().header().start_mono_ns;
+        run.stdout.lines().filter_map(|line| Moment::parse(line, start)).collect()
+    }
+
+    /// What the program has unmapped and maps again later.
+    pub(super) fn paused(&self, pattern: &str) -> u64 {
+        match (pattern, self.word.as_str()) {
+            ("torch", "asleep") => 216 * MIB,
+            ("driver", "half") => 144 * MIB,
+            ("driver", "asleep") => 240 * MIB,
+            _ => 0,
+        }
+    }
+
+    /// Of PyTorch's segments, and of its blocks: all but one segment of 20 MiB sleep.
+    pub(super) fn cache_paused(&self, pattern: &str) -> (u64, u64) {
+        match self.paused(pattern) {
+            0 => (0, 0),
+            _ if pattern != "torch" => (0, 0),
+            _ => (self.reserved - 20 * MIB, self.allocated - 3 * MIB),
+        }
+    }
+}
+
+/// Bytes, paused bytes and pieces, by function.
 type Owners = BTreeMap<String, (u64, u64, u64)>;
 
-/// A moment of the program, with what was true then, and what its trace says.
-#[derive(Clone, Debug)]
+/// What the trace says of a moment.
 struct Mark {
-    word: String,
-    /// As PyTorch's stand-in says.
-    allocated: u64,
-    reserved: u64,
-    /// What the driver had given out.
-    taken: u64,
+    moment: Moment,
     cache: CacheSums,
     live_bytes: u64,
     unmapped: u64,
-    /// By function.
     tensors: Owners,
     memory: Owners,
 }
@@ -48,37 +85,19 @@ pub(super) fn setup(pattern: &str, cycles: usize, grows: &str) -> Setup {
     Setup::simulated().arg(library.display()).arg(pattern).arg(cycles).arg(grows)
 }
 
-fn run(pattern: &str, cycles: usize, grows: &str) -> Slept {
-    run_with(setup(pattern, cycles, grows).preload())
-}
-
-fn run_with(setup: Setup) -> Slept {
-    let run = Program::c("sleeping").run(setup).ok();
+fn slept(setup: Setup) -> Slept {
+    let run = Program::c("sleeping").run(setup.preload()).ok();
     let trace = open(&run.only_trace()).unwrap();
     let definitions = trace.definitions().0;
     let symbols = Symbols::of_all(&definitions, trace.header());
-    let start = trace.header().start_mono_ns;
-    let reported: Vec<(String, [u64; 4])> = run
-        .stdout
-        .lines()
-        .filter_map(|line| line.strip_prefix("MARK "))
-        .map(|line| {
-            let words: Vec<&str> = line.split(' ').collect();
-            let number = |at: usize| words[at].parse::<u64>().unwrap();
-            (words[0].to_string(), [number(1) - start, number(2), number(3), number(4)])
-        })
-        .collect();
-    let stops: Vec<Until> = reported.iter().map(|(_, [at, ..])| Until::Time(*at)).collect();
-    let mut marks: Vec<Option<Mark>> = vec![None; reported.len()];
+    let moments = Moment::of(&run);
+    let stops: Vec<Until> = moments.iter().map(|moment| Until::Time(moment.ns)).collect();
+    let mut marks = Vec::new();
     let mut visitor = (stops, |stop: usize, state: &State| {
-        let (word, [_, allocated, reserved, taken]) = reported[stop].clone();
         let device = state.devices.get(&DeviceId(0)).cloned().unwrap_or_default();
         let holdings = Holdings::of_state(state, Level::Driver);
-        marks[stop] = Some(Mark {
-            word,
-            allocated,
-            reserved,
-            taken,
+        marks.push(Mark {
+            moment: moments[stop].clone(),
             cache: device.cache.clone(),
             live_bytes: device.live_bytes,
             unmapped: holdings.held.values().map(|held| held.unmapped).sum(),
@@ -88,8 +107,7 @@ fn run_with(setup: Setup) -> Slept {
     });
     trace.visit(&definitions, &mut [&mut visitor]);
     let state = trace.replay(&definitions, &mut ()).state;
-    let consistent = state.inconsistencies == Default::default();
-    Slept { run, marks: marks.into_iter().flatten().collect(), consistent }
+    Slept { run, marks, consistent: state.inconsistencies == Default::default() }
 }
 
 fn owners(symbols: &Symbols, holdings: &Holdings) -> Owners {
@@ -114,177 +132,123 @@ fn wanted(functions: impl Iterator<Item = String> + Clone) -> String {
     found.or_else(|| functions.clone().next()).unwrap_or_else(|| "?".into())
 }
 
-fn function(holder: &Value) -> String {
-    let frames = holder["frames"].as_array().unwrap().iter();
-    wanted(frames.map(|frame| frame["function"].as_str().unwrap_or("").to_string()))
-}
-
-fn ask(trace: &Path, command: &str, arguments: &[&str]) -> Value {
-    let output =
-        vramtrace().arg(command).arg(trace).args(arguments).arg("--json").output().unwrap();
-    assert!(
-        matches!(output.status.code(), Some(0 | 1)),
-        "{command} {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
 impl Slept {
     fn at<'s>(&'s self, word: &'s str) -> impl Iterator<Item = &'s Mark> {
-        self.marks.iter().filter(move |mark| mark.word == word)
-    }
-
-    fn leaks(&self) -> Vec<(String, Value)> {
-        let found = ask(&self.run.only_trace(), "leaks", &[]);
-        let sure = found["leaks"].as_array().unwrap().iter();
-        let sure = sure.filter(|leak| leak["confidence"].as_f64().unwrap() >= 0.5);
-        sure.map(|leak| (function(leak), leak.clone())).collect()
+        self.marks.iter().filter(move |mark| mark.moment.word == word)
     }
 }
 
+/// Pattern, word, owner, and what it has at all these moments: MiB, paused MiB, pieces.
+const OWNERS: [(&str, &str, &str, (u64, u64, u64)); 14] = [
+    ("torch", "awake", "weights_block", (72, 0, 8)),
+    ("torch", "awake", "weights_line", (80, 0, 4)),
+    ("torch", "awake", "kv_cache_line", (136, 0, 3)),
+    ("torch", "asleep", "weights_block", (0, 72, 8)),
+    ("torch", "asleep", "weights_line", (0, 80, 4)),
+    ("torch", "end", "kv_block", (13, 0, 2)),
+    ("torch", "end", "buffers_line", (32, 0, 1)),
+    ("driver", "awake", "weights_line", (96, 0, 2)),
+    ("driver", "half", "weights_line", (96, 0, 2)),
+    ("driver", "half", "kv_cache_line", (0, 128, 1)),
+    ("driver", "asleep", "weights_line", (0, 96, 2)),
+    ("driver", "asleep", "kv_cache_line", (0, 128, 1)),
+    ("kvcached", "full", "take_pages", (96, 0, 48)),
+    ("kvcached", "end", "take_pages", (32, 0, 16)),
+];
+
+/// At each moment of many cycles; owners that wake are those that fell asleep. A placeholder is no memory, and counts once.
 #[test]
-fn torchs_blocks_in_regions_that_sleep() {
-    let slept = run("torch", CYCLES, "");
-    assert_eq!(slept.at("awake").count(), CYCLES + 1);
-    for mark in &slept.marks {
-        let cache = &mark.cache;
-        assert_eq!((cache.allocated, cache.reserved), (mark.allocated, mark.reserved), "{mark:?}");
-        assert_eq!(mark.live_bytes, mark.taken, "{mark:?}");
-        for owners in [&mark.tensors, &mark.memory] {
-            let bytes: u64 = owners.values().map(|(bytes, _, _)| bytes).sum();
-            assert_eq!(bytes, mark.taken, "{mark:?}");
+fn owners_and_totals_are_those_of_the_program() {
+    for pattern in ["torch", "driver", "kvcached", "expandable"] {
+        let slept = slept(setup(pattern, CYCLES, ""));
+        let awake = slept.at("awake").next();
+        for mark in &slept.marks {
+            let (moment, cache) = (&mark.moment, &mark.cache);
+            let what = format!("{pattern}: {moment:?}");
+            assert_eq!(mark.live_bytes, moment.taken, "{what}");
+            let sum = |owners: &Owners| owners.values().map(|(bytes, _, _)| bytes).sum::<u64>();
+            assert_eq!(sum(&mark.memory), moment.taken, "{what}");
+            if ["torch", "expandable"].contains(&pattern) {
+                let (allocated, reserved) = (cache.allocated, cache.reserved);
+                assert_eq!((allocated, reserved), (moment.allocated, moment.reserved), "{what}");
+                let paused = (cache.reserved_paused, cache.paused);
+                assert_eq!(paused, moment.cache_paused(pattern), "{what}");
+                assert_eq!(sum(&mark.tensors), moment.taken, "{what}");
+            }
+            if moment.word == "awake" && ["torch", "driver"].contains(&pattern) {
+                let before = awake.unwrap();
+                assert_eq!((&mark.tensors, &mark.memory), (&before.tensors, &before.memory));
+            }
+            let unmapped = if (pattern, &*moment.word) == ("driver", "end") { 6 * MIB } else { 0 };
+            assert!(pattern != "driver" || mark.unmapped == unmapped, "{what}");
         }
-        match mark.word.as_str() {
-            "awake" => assert_eq!((cache.paused, cache.reserved_paused), (0, 0)),
-            "asleep" => {
-                assert_eq!((cache.resident(), cache.paused), (3 * MIB, mark.allocated - 3 * MIB));
-                assert_eq!(cache.reserved_paused, mark.reserved - 20 * MIB);
+        for (_, word, owner, (bytes, paused, pieces)) in OWNERS.iter().filter(|of| of.0 == pattern)
+        {
+            assert!(slept.at(word).count() > 0, "{pattern} {word}");
+            for mark in slept.at(word) {
+                let found = mark.tensors.get(*owner).or(mark.memory.get(*owner));
+                let expected = (bytes * MIB, paused * MIB, *pieces);
+                assert_eq!(found, Some(&expected), "{pattern} {owner}: {:?}", mark.moment);
+            }
+        }
+        assert!(slept.consistent, "{pattern}");
+        match pattern {
+            // A later reservation at the same address shows nothing of what lay there.
+            "torch" => {
+                assert!(slept.run.stdout.contains("same address: 1"), "{}", slept.run.stdout);
+                let leaks = slept.run.json("leaks");
+                let leaks = leaks["leaks"].as_array().unwrap();
+                assert!(leaks.iter().all(|leak| leak["confidence"].as_f64() < Some(0.5)));
+            }
+            "expandable" => {
+                let report = slept.run.only_report();
+                assert!(report["devices"][0].get("sleeps").is_none(), "nothing slept");
             }
             _ => {}
         }
     }
-    let before = slept.at("awake").next().unwrap();
-    for after in slept.at("awake") {
-        assert_eq!((&after.tensors, &after.memory), (&before.tensors, &before.memory));
-    }
-    assert_eq!(before.tensors["weights_block"], (72 * MIB, 0, 8));
-    assert_eq!(before.memory["weights_line"], (80 * MIB, 0, 4));
-    assert_eq!(before.memory["kv_cache_line"], (136 * MIB, 0, 3));
-    let asleep = slept.at("asleep").next().unwrap();
-    assert_eq!(asleep.tensors["weights_block"], (0, 72 * MIB, 8));
-    assert_eq!(asleep.memory["weights_line"], (0, 80 * MIB, 4));
-    // A later reservation at the same address shows nothing of what lay there.
-    assert!(slept.run.stdout.contains("same address: 1"), "{}", slept.run.stdout);
-    let end = slept.at("end").next().unwrap();
-    assert_eq!(end.tensors["kv_block"], ((10 + 3) * MIB, 0, 2));
-    assert_eq!(end.tensors["buffers_line"], (32 * MIB, 0, 1));
-    assert!(slept.consistent);
-    assert!(slept.leaks().is_empty(), "{:?}", slept.leaks());
 }
 
 #[test]
 fn who_brought_memory_back_stands_beside_its_owner() {
-    let slept = run("torch", 2, "");
-    let trace = slept.run.only_trace();
+    let run = slept(setup("torch", 2, "")).run;
     for (level, owner) in [("driver", "weights_line"), ("tensor", "weights_block")] {
-        let found = ask(&trace, "holders", &["--at", "end", "--level", level]);
-        let holders = found["holders"].as_array().unwrap();
-        let holder = holders.iter().find(|holder| function(holder) == owner).unwrap();
+        let found = run.json(&format!("holders --at end --level {level}"));
+        let mut holders = found["holders"].as_array().unwrap().iter();
+        let of = |holder: &&Value| wanted(functions(holder).into_iter().map(String::from)) == owner;
+        let holder = holders.find(of).unwrap();
         assert_eq!(holder["brought_back_by"]["function"], "wake_up", "{holder:#}");
     }
-    let mut command = vramtrace();
-    command.args(["holders", "--level", "driver", "--at", "end"]).arg(&trace);
-    let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let text = run.text("holders --level driver --at end");
     assert!(text.contains("brought back by") && text.contains("wake_up"), "{text}");
 }
 
 #[test]
 fn the_report_tells_what_slept_and_what_stayed() {
-    let slept = run("torch", CYCLES, "driver");
-    let trace = slept.run.only_trace();
-    let report = ask(&trace, "report", &[]);
-    let sleeps = &report["processes"][0]["devices"][0]["sleeps"];
+    let slept = slept(setup("torch", CYCLES, "driver"));
+    let report = slept.run.only_report();
+    let sleeps = &report["devices"][0]["sleeps"];
     assert_eq!(sleeps["count"], CYCLES, "what is unmapped to be freed is no sleep");
     for sleep in sleeps["sleeps"].as_array().unwrap() {
         assert_eq!(sleep["asleep_bytes"], 216 * MIB, "{sleep:#}");
-        let unmapped = sleep["unmapped_by"].as_array().unwrap().iter();
-        let bytes: u64 = unmapped.clone().map(|by| by["bytes"].as_u64().unwrap()).sum();
-        assert_eq!(bytes, 216 * MIB);
-        assert!(unmapped.clone().all(|by| by["lead"]["function"] == "put_to_sleep"), "{sleep:#}");
+        let unmapped = &sleep["unmapped_by"];
+        assert_eq!(sum(unmapped, "bytes"), 216 * MIB);
+        let mut by = unmapped.as_array().unwrap().iter();
+        assert!(by.all(|by| by["lead"]["function"] == "put_to_sleep"), "{sleep:#}");
         assert!(sleep["ended_s"].as_f64().unwrap() > sleep["began_s"].as_f64().unwrap());
     }
     let stayed = |at: usize| sleeps["sleeps"][at]["stayed_bytes"].as_u64().unwrap();
-    assert_eq!(stayed(0), slept.at("asleep").next().unwrap().taken);
+    assert_eq!(stayed(0), slept.at("asleep").next().unwrap().moment.taken);
     assert_eq!(stayed(CYCLES - 1) - stayed(0), (CYCLES as u64 - 1) * 16 * MIB);
     let all = sleeps["stayed"].as_array().unwrap().iter();
     let grown: Vec<&Value> = all.filter(|one| one["growth_bytes_per_sleep"] != 0).collect();
     assert_eq!(grown.len(), 1, "{grown:#?}");
     assert_eq!(grown[0]["growth_bytes_per_sleep"], 16 * MIB);
     assert_eq!(grown[0]["lead"]["function"], "growing_line");
-    let text = vramtrace().args(["report", "--full"]).arg(&trace).output().unwrap();
-    let text = String::from_utf8(text.stdout).unwrap();
+    let text = slept.run.text("report --full");
     for part in ["asleep 20 times", "stayed while asleep", "+16.00 MiB", "put_to_sleep"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-}
-
-#[test]
-fn regions_of_the_driver_keep_their_owners() {
-    let slept = run("driver", CYCLES, "");
-    let before = slept.at("awake").next().unwrap();
-    for after in slept.at("awake") {
-        assert_eq!(after.memory, before.memory);
-    }
-    assert_eq!(before.memory["weights_line"], (96 * MIB, 0, 2));
-    for (word, weights) in [("half", (96 * MIB, 0, 2)), ("asleep", (0, 96 * MIB, 2))] {
-        assert_eq!(slept.at(word).count(), CYCLES);
-        for mark in slept.at(word) {
-            assert_eq!(mark.memory["weights_line"], weights, "{word}");
-            assert_eq!(mark.memory["kv_cache_line"], (0, 128 * MIB, 1));
-            let bytes: u64 = mark.memory.values().map(|(bytes, _, _)| bytes).sum();
-            assert_eq!((bytes, mark.live_bytes), (mark.taken, mark.taken), "{word}");
-        }
-    }
-    assert!(
-        slept
-            .marks
-            .iter()
-            .all(|mark| mark.unmapped == if mark.word == "end" { 6 * MIB } else { 0 })
-    );
-    assert!(slept.consistent);
-}
-
-#[test]
-fn a_placeholder_is_no_memory_and_counts_once() {
-    let slept = run("kvcached", CYCLES, "");
-    let page = 2 * MIB;
-    for mark in &slept.marks {
-        let pages = match mark.word.as_str() {
-            "full" => 48,
-            "awake" | "end" => 16,
-            _ => 0,
-        };
-        assert_eq!((mark.live_bytes, mark.taken), ((pages + 1) * page, (pages + 1) * page));
-        if pages > 0 {
-            assert_eq!(mark.memory["take_pages"].0, pages * page, "{mark:?}");
-        }
-    }
-    assert!(slept.consistent);
-}
-
-#[test]
-fn expandable_segments_stay_exact() {
-    let slept = run("expandable", CYCLES, "");
-    for mark in &slept.marks {
-        let cache = &mark.cache;
-        assert_eq!((cache.allocated, cache.reserved), (mark.allocated, mark.reserved), "{mark:?}");
-        assert_eq!((cache.paused, cache.reserved_paused), (0, 0), "{mark:?}");
-        assert_eq!(mark.live_bytes, mark.taken);
-    }
-    let report = ask(&slept.run.only_trace(), "report", &[]);
-    assert!(report["processes"][0]["devices"][0].get("sleeps").is_none(), "nothing slept");
-    assert!(slept.consistent);
 }
 
 /// Waking passes the cap; pausing charges nothing.
@@ -315,12 +279,11 @@ fn the_cap_follows_physical_memory() {
 /// A trace of which the beginning is gone: a checkpoint knows owners and what sleeps.
 #[test]
 fn checkpoints_know_owners_and_what_sleeps() {
-    let long = setup("driver", 9000, "quick").preload().env("VRAMTRACE_MAX", "4MiB");
-    let slept = run_with(long.timeout(Duration::from_secs(240)));
+    let long = setup("driver", 9000, "quick").env("VRAMTRACE_MAX", "4MiB");
+    let slept = slept(long.timeout(Duration::from_secs(240)));
     let report = slept.run.only_report();
     assert!(report["history_from_s"].as_f64().unwrap() > 0.0, "nothing was let go");
-    let end = slept.at("end").next().unwrap();
-    assert_eq!(end.memory["weights_line"], (96 * MIB, 0, 2), "{:?}", end.memory);
-    assert_eq!(end.memory["kv_cache_line"], (128 * MIB, 0, 1), "{:?}", end.memory);
-    assert!(!end.memory.contains_key("wake_up"));
+    let end = &slept.at("end").next().unwrap().memory;
+    let found = ["weights_line", "kv_cache_line", "wake_up"].map(|owner| end.get(owner));
+    assert_eq!(found, [Some(&(96 * MIB, 0, 2)), Some(&(128 * MIB, 0, 1)), None], "{end:?}");
 }

@@ -1,154 +1,74 @@
 //! Memory that sleeps: every command and every export says the same of one moment.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use prost::Message;
 use serde_json::{Value, json};
-use testkit::{InteractiveProgram, Program, Run, SharedMemory, has, vramtrace};
+use testkit::{InteractiveProgram, Program, Run, SharedMemory, gunzip, has, repository, sum};
 use vramtrace_reader::export::perfetto::proto::Trace as Timeline;
 use vramtrace_reader::export::stacks::pprof::Profile;
 
-use super::sleeping::setup;
+use super::sleeping::{Moment, setup};
 
 const MIB: u64 = 1 << 20;
 
-/// A moment of the program, as the program knows it.
-#[derive(Clone, Debug)]
-struct Moment {
-    word: String,
-    /// Since the start of the trace.
-    ns: u64,
-    allocated: u64,
-    reserved: u64,
-    taken: u64,
+fn run(pattern: &str, cycles: usize) -> Run {
+    Program::c("sleeping").run(setup(pattern, cycles, "").preload()).ok()
 }
 
-impl Moment {
-    fn parse(line: &str, start_ns: u64) -> Option<Moment> {
-        let words: Vec<&str> = line.strip_prefix("MARK ")?.split(' ').collect();
-        let number = |at: usize| words[at].parse::<u64>().unwrap();
-        let (word, ns) = (words[0].to_string(), number(1) - start_ns);
-        Some(Moment { word, ns, allocated: number(2), reserved: number(3), taken: number(4) })
-    }
-
-    fn seconds(&self) -> String {
-        format!("{}.{:09}", self.ns / 1_000_000_000, self.ns % 1_000_000_000)
-    }
-
-    /// What the program has unmapped and maps again later.
-    fn paused(&self, pattern: &str) -> u64 {
-        match (pattern, self.word.as_str()) {
-            ("torch", "asleep") => 216 * MIB,
-            ("driver", "half") => 144 * MIB,
-            ("driver", "asleep") => 240 * MIB,
-            _ => 0,
-        }
-    }
-
-    /// Of PyTorch's segments, and of its blocks: all but one segment of 20 MiB sleep.
-    fn cache_paused(&self, pattern: &str) -> (u64, u64) {
-        match self.paused(pattern) {
-            0 => (0, 0),
-            _ if pattern != "torch" => (0, 0),
-            _ => (self.reserved - 20 * MIB, self.allocated - 3 * MIB),
-        }
-    }
+fn exported(run: &Run, line: &str) -> Vec<u8> {
+    run.scratch.bytes(&format!("export {line} -o - {}", run.only_trace().display()))
 }
 
-fn moments(run: &Run) -> Vec<Moment> {
-    let trace = vramtrace_reader::trace::open(&run.only_trace()).unwrap();
-    let start = trace.header().start_mono_ns;
-    run.stdout.lines().filter_map(|line| Moment::parse(line, start)).collect()
-}
-
-#[track_caller]
-fn bytes(trace: &Path, arguments: &[&str]) -> Vec<u8> {
-    let output = vramtrace().args(arguments).arg(trace).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {printed}");
-    output.stdout
-}
-
-#[track_caller]
-fn json(trace: &Path, arguments: &[&str]) -> Value {
-    serde_json::from_slice(&bytes(trace, arguments)).unwrap()
-}
-
-/// Sum of a field of all rows.
-fn sum(rows: &Value, field: &str) -> u64 {
-    let of_row = |row: &Value| match &row[field] {
-        Value::Null if field == "paused_bytes" => 0,
-        bytes => bytes.as_u64().unwrap(),
-    };
-    rows.as_array().unwrap().iter().map(of_row).sum()
-}
-
-/// Bytes of the rows that are no memory of the driver's own.
-fn allocated(rows: &Value) -> u64 {
-    let own = |row: &&Value| row["driver_memory"].is_null();
-    let rows: Vec<Value> = rows.as_array().unwrap().iter().filter(own).cloned().collect();
-    sum(&rows.into(), "bytes")
+/// The rows that are memory of the driver's own, or the others.
+fn rows(all: &Value, of_driver: bool) -> Value {
+    let wanted = |row: &&Value| row["driver_memory"].is_null() != of_driver;
+    all.as_array().unwrap().iter().filter(wanted).cloned().collect()
 }
 
 /// Holders, report, frag and exported stacks.
 #[track_caller]
 fn agree_at_every_moment(pattern: &str, has_blocks: bool) {
-    let run = Program::c("sleeping").run(setup(pattern, 1, "").preload()).ok();
-    let trace = run.only_trace();
-    for moment in moments(&run) {
+    let run = run(pattern, 1);
+    for moment in Moment::of(&run) {
         let what = format!("{pattern}: {moment:?}");
-        let (at, paused) = (moment.seconds(), moment.paused(pattern));
+        let at = format!("--at {}.{:09}", moment.ns / 1_000_000_000, moment.ns % 1_000_000_000);
+        let paused = moment.paused(pattern);
         let levels: &[&str] = if has_blocks { &["driver", "tensor"] } else { &["driver"] };
         for level in levels {
+            let by_line = run.json(&format!("holders {at} --level {level} --top 1000"));
             // What the driver took for itself is no allocation.
-            let mut by_driver = 0;
-            for by in ["line", "role"] {
-                let words =
-                    ["holders", "--json", "--at", &at, "--level", level, "--by", by, "--top"];
-                let found = json(&trace, &[&words[..], &["1000"]].concat());
+            let all = moment.taken + sum(&rows(&by_line["holders"], true), "bytes");
+            let by_role = run.json(&format!("holders {at} --level {level} --by role --top 1000"));
+            for found in [by_line, by_role] {
                 let holders = &found["holders"];
-                if by == "line" {
-                    by_driver = sum(holders, "bytes") - allocated(holders);
-                }
-                let all = moment.taken + by_driver;
-                assert_eq!(sum(holders, "bytes"), all, "{level} by {by}, {what}");
-                assert_eq!(sum(holders, "paused_bytes"), paused, "{level} by {by}, {what}");
+                let sums = (sum(holders, "bytes"), sum(holders, "paused_bytes"));
+                assert_eq!(sums, (all, paused), "{level}, {what}");
             }
-            let folded = bytes(
-                &trace,
-                &["export", "--format", "folded", "--at", &at, "--level", level, "-o", "-"],
-            );
+            let folded = exported(&run, &format!("--format folded {at} --level {level}"));
             let folded = String::from_utf8(folded).unwrap();
             let of_line = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
-            let all = moment.taken + by_driver;
             assert_eq!(folded.lines().map(of_line).sum::<u64>(), all, "{what}");
-            let profile = pprof(&trace, &at, level);
+            let profile = pprof(&exported(&run, &format!("--format pprof {at} --level {level}")));
             assert_eq!(profile.get("inuse_space"), Some(&all), "{what}");
             let expected = Some(&paused).filter(|_| paused > 0);
             assert_eq!(profile.get("paused_space"), expected, "{what}");
         }
-        let report = json(&trace, &["report", "--json", "--at", &at]);
+        let report = run.json(&format!("report {at}"));
         let device = &report["processes"][0]["devices"][0];
         assert_eq!(device["live_bytes"], moment.taken, "{what}");
         if !has_blocks {
             continue;
         }
         let (reserved_paused, allocated_paused) = moment.cache_paused(pattern);
-        let frag = json(&trace, &["frag", "--json", "--at", &at]);
-        let frag = &frag["devices"][0];
+        let frag = &run.json(&format!("frag {at}"))["devices"][0];
         let torch = &device["torch"];
-        for (name, facts) in [("report", torch), ("frag", frag)] {
-            for (field, expected) in [
-                ("allocated_bytes", moment.allocated),
-                ("reserved_bytes", moment.reserved),
-                ("paused_bytes", allocated_paused),
-                ("reserved_paused_bytes", reserved_paused),
-            ] {
-                // What is 0 may be left out.
-                let found = facts[field].as_u64().unwrap_or(0);
-                assert_eq!(found, expected, "{name} {field}, {what}");
-            }
+        for facts in [torch, frag] {
+            let figures =
+                ["allocated_bytes", "reserved_bytes", "paused_bytes", "reserved_paused_bytes"]
+                    .map(|field| facts[field].as_u64().unwrap_or(0));
+            let expected = [moment.allocated, moment.reserved, allocated_paused, reserved_paused];
+            assert_eq!(figures, expected, "{what}: {facts}");
         }
         assert_eq!(torch["resident_bytes"], moment.allocated - allocated_paused, "{what}");
         // What has gone already cannot be given back.
@@ -179,12 +99,8 @@ fn all_agree_at_every_moment_of_expandable_segments() {
 }
 
 /// Sums of a profile's values, by their names.
-fn pprof(trace: &Path, at: &str, level: &str) -> BTreeMap<String, u64> {
-    let written =
-        bytes(trace, &["export", "--format", "pprof", "--at", at, "--level", level, "-o", "-"]);
-    let mut plain = Vec::new();
-    std::io::copy(&mut flate2::read::GzDecoder::new(&written[..]), &mut plain).unwrap();
-    let profile = Profile::decode(&plain[..]).unwrap();
+fn pprof(written: &[u8]) -> BTreeMap<String, u64> {
+    let profile = Profile::decode(&*gunzip(written)).unwrap();
     let name = |index: i64| profile.string_table[index as usize].clone();
     let sums = profile.sample_type.iter().enumerate().map(|(at, of)| {
         let values = profile.sample.iter().map(|sample| sample.value[at] as u64);
@@ -193,44 +109,49 @@ fn pprof(trace: &Path, at: &str, level: &str) -> BTreeMap<String, u64> {
     sums.collect()
 }
 
+type Row = BTreeMap<String, String>;
+
+fn nanoseconds(row: &Row, field: &str) -> u64 {
+    (row[field].parse::<f64>().unwrap() * 1e9).round() as u64
+}
+
 #[test]
 fn timelines_count_what_sleeps_and_keep_its_owner() {
-    for pattern in ["torch", "driver", "kvcached", "expandable"] {
-        let run = Program::c("sleeping").run(setup(pattern, 2, "").preload()).ok();
-        let trace = run.only_trace();
-        let table = bytes(&trace, &["export", "--format", "csv", "-o", "-"]);
+    // MiB of weights that are awake again, and regions that came back in two cycles.
+    for (pattern, woken) in [
+        ("torch", Some((80, 14))),
+        ("driver", Some((96, 8))),
+        ("kvcached", None),
+        ("expandable", None),
+    ] {
+        let run = run(pattern, 2);
+        let table = exported(&run, "--format csv");
         let mut reader = csv::Reader::from_reader(&table[..]);
-        let rows: Vec<BTreeMap<String, String>> =
-            reader.deserialize().collect::<Result<_, _>>().unwrap();
-        let time = |text: &str| (text.parse::<f64>().unwrap() * 1e9).round() as u64;
-        let timeline = Timeline::decode(&*bytes(&trace, &["export", "-o", "-"])).unwrap().packet;
+        let rows: Vec<Row> = reader.deserialize().collect::<Result<_, _>>().unwrap();
+        let timeline = Timeline::decode(&*exported(&run, "")).unwrap().packet;
         let tracks = || timeline.iter().filter_map(|packet| packet.track_descriptor.as_ref());
         let by_role =
             tracks().find(|track| track.name() == "GPU 0 by role").map(|track| track.uuid());
-        let roles: Vec<u64> = tracks()
-            .filter(|track| track.parent_uuid == by_role && by_role.is_some())
-            .map(|track| track.uuid())
-            .collect();
-        for moment in moments(&run) {
+        let roles = tracks().filter(|track| by_role.is_some() && track.parent_uuid == by_role);
+        let roles: Vec<u64> = roles.map(|track| track.uuid()).collect();
+        for moment in Moment::of(&run) {
             let what = format!("{pattern}: {moment:?}");
             let now = |kind: &str| -> u64 {
-                let of_kind = |row: &&BTreeMap<String, String>| {
-                    row["record"] == "counter"
-                        && row["kind"] == kind
-                        && row["device"] == "0"
-                        && time(&row["time_s"]) <= moment.ns
+                let of_kind = |row: &&Row| {
+                    let counts = row["record"] == "counter" && row["kind"] == kind;
+                    counts && row["device"] == "0" && nanoseconds(row, "time_s") <= moment.ns
                 };
                 let last = rows.iter().rfind(of_kind);
                 last.map_or(0, |row| row["bytes"].parse().unwrap())
             };
-            assert_eq!(now("live"), moment.taken, "{what}");
-            assert_eq!(now("paused"), moment.paused(pattern), "{what}");
+            let found = (now("live"), now("paused"));
+            assert_eq!(found, (moment.taken, moment.paused(pattern)), "{what}");
             if pattern == "torch" || pattern == "expandable" {
                 let (reserved_paused, allocated_paused) = moment.cache_paused(pattern);
-                assert_eq!(now("allocated"), moment.allocated, "{what}");
-                assert_eq!(now("reserved"), moment.reserved, "{what}");
-                assert_eq!(now("allocated_paused"), allocated_paused, "{what}");
-                assert_eq!(now("reserved_paused"), reserved_paused, "{what}");
+                let found = ["allocated", "reserved", "allocated_paused", "reserved_paused"];
+                let expected =
+                    [moment.allocated, moment.reserved, allocated_paused, reserved_paused];
+                assert_eq!(found.map(now), expected, "{what}");
                 // What memory is for adds up to what is on the card.
                 let events = timeline.iter().filter(|packet| packet.timestamp() <= moment.ns);
                 let events = events.filter_map(|packet| packet.track_event.as_ref());
@@ -240,35 +161,32 @@ fn timelines_count_what_sleeps_and_keep_its_owner() {
                     .collect();
                 assert_eq!(last.values().sum::<i64>() as u64, moment.taken, "{last:?}, {what}");
             }
-            let (word, weights) = match pattern {
-                "torch" => ("awake", 80 * MIB),
-                "driver" => ("awake", 96 * MIB),
-                _ => continue,
-            };
-            if moment.word == word {
-                let live = |row: &&BTreeMap<String, String>| {
-                    row["record"] == "allocation"
-                        && row["kind"] == "vmm"
-                        && time(&row["time_s"]) <= moment.ns
-                        && time(&row["end_s"]) > moment.ns
+            if let Some((weights, _)) = woken
+                && moment.word == "awake"
+            {
+                let of_owner = |row: &&Row| {
+                    let is_one = row["record"] == "allocation" && row["kind"] == "vmm";
+                    let live = |row: &Row| {
+                        nanoseconds(row, "time_s") <= moment.ns
+                            && nanoseconds(row, "end_s") > moment.ns
+                    };
+                    is_one && row["stack"].contains("weights_line") && live(row)
                 };
-                let of_owner =
-                    rows.iter().filter(live).filter(|row| row["stack"].contains("weights_line"));
-                let bytes: u64 = of_owner.map(|row| row["bytes"].parse::<u64>().unwrap()).sum();
-                assert_eq!(bytes, weights, "{what}");
-                assert!(!rows.iter().any(|row| row["stack"].contains("wake_up")), "{what}");
+                let live = rows.iter().filter(of_owner);
+                let bytes: u64 = live.map(|row| row["bytes"].parse::<u64>().unwrap()).sum();
+                assert_eq!(bytes, weights * MIB, "{what}");
             }
         }
-        if pattern == "torch" || pattern == "driver" {
-            let back = |row: &&BTreeMap<String, String>| !row["brought_back_by"].is_empty();
-            let regions = if pattern == "torch" { 7 } else { 4 };
-            assert_eq!(rows.iter().filter(back).count(), 2 * regions, "two cycles");
+        if let Some((_, regions)) = woken {
+            assert!(!rows.iter().any(|row| row["stack"].contains("wake_up")), "{pattern}");
+            let back = rows.iter().filter(|row| !row["brought_back_by"].is_empty());
+            assert_eq!(back.count(), regions, "{pattern}");
             let names = timeline.iter().filter_map(|packet| packet.interned_data.as_ref());
             let mut names = names.flat_map(|new| &new.debug_annotation_names);
             let by = names.find(|name| name.name() == "brought_back_by").unwrap().iid;
             let events = timeline.iter().filter_map(|packet| packet.track_event.as_ref());
             let known = events.flat_map(|event| &event.debug_annotations);
-            assert_eq!(known.filter(|of| of.name_iid == by).count(), 2 * regions);
+            assert_eq!(known.filter(|of| of.name_iid == by).count(), regions, "{pattern}");
         }
     }
 }
@@ -278,18 +196,16 @@ fn snapshots_and_what_if_show_what_pytorch_has() {
     const SUMS: &str = "import json, pickle, sys; s = pickle.load(open(sys.argv[1], 'rb')); \
         print(json.dumps([sum(g['total_size'] for g in s['segments']), [f['name'] for g in \
         s['segments'] for b in g['blocks'] for f in b.get('frames', [])]]))";
+    let script = repository().join("tests/python/torch_snapshot.py");
     for (pattern, unmapped) in [("torch", 0), ("driver", 6 * MIB), ("expandable", 0)] {
-        let run = Program::c("sleeping").run(setup(pattern, 2, "").preload()).ok();
-        let (trace, all) = (run.only_trace(), moments(&run));
-        let pickle = trace.with_extension("pickle");
+        let run = run(pattern, 2);
+        let all = Moment::of(&run);
+        let pickle = run.scratch.0.join("pickle");
         let pickle = pickle.to_str().unwrap();
-        bytes(&trace, &["export", "--format", "torch-snapshot", "-o", pickle]);
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_snapshot.py");
+        run.text(&format!("export --format torch-snapshot -o {pickle}"));
         let python = |words: &[&str]| {
-            let output = std::process::Command::new("python3").args(words).output().unwrap();
-            let printed = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{pattern}: {printed}");
-            String::from_utf8(output.stdout).unwrap()
+            let said = testkit::Said::by(std::process::Command::new("python3").args(words));
+            said.ended(0).out
         };
         python(&[script.to_str().unwrap(), "rules", pickle]);
         let found: Value = serde_json::from_str(&python(&["-c", SUMS, pickle])).unwrap();
@@ -302,10 +218,8 @@ fn snapshots_and_what_if_show_what_pytorch_has() {
             assert!(names.contains(&"weights_line"), "{names:?}");
             continue;
         }
-        let whatif = json(&trace, &["whatif", "--json"]);
-        let device = &whatif["devices"][0];
-        let report = json(&trace, &["report", "--json"]);
-        let torch = &report["processes"][0]["devices"][0]["torch"];
+        let device = &run.json("whatif")["devices"][0];
+        let torch = &run.only_report()["devices"][0]["torch"];
         for (field, least) in [
             ("peak_reserved_bytes", all.iter().map(|moment| moment.reserved).max()),
             ("peak_allocated_bytes", all.iter().map(|moment| moment.allocated).max()),
@@ -314,16 +228,6 @@ fn snapshots_and_what_if_show_what_pytorch_has() {
             assert!(torch[field].as_u64() >= least, "{pattern}: {torch}");
         }
     }
-}
-
-/// Bytes of call sites: of the driver's memory, and of blocks.
-fn of_sites(process: &Value) -> (u64, u64) {
-    let sum = |level: &str| {
-        let sites = process["sites"].as_array().unwrap().iter();
-        let here = sites.filter(|site| site["level"] == level);
-        here.map(|site| site["bytes"].as_u64().unwrap()).sum()
-    };
-    (sum("driver"), sum("tensor"))
 }
 
 /// The live page, and the trace of a program that runs, at the same moment.
@@ -344,15 +248,12 @@ fn the_live_page_says_what_the_trace_says() {
             let Some(moment) = Moment::parse(&line, 0) else { continue };
             seen += 1;
             let what = format!("{pattern}: {moment:?}");
-            let processes = memory.ps(&[]);
-            let mine = processes.iter().find(|one| one["pid"] == program.pid()).unwrap();
-            let device = &mine["devices"][0];
+            let device = &memory.shown(program.pid())["devices"][0];
+            let paused = moment.paused(pattern);
+            let taken = moment.taken;
             has(
                 device,
-                json!({
-                    "live_bytes": moment.taken, "resident_bytes": moment.taken,
-                    "paused_bytes": moment.paused(pattern)
-                }),
+                json!({ "live_bytes": taken, "resident_bytes": taken, "paused_bytes": paused }),
             );
             // As PyTorch counts, which knows nothing of what sleeps, by its last report: that comes with
             // a block, and before the end only a segment went.
@@ -361,22 +262,28 @@ fn the_live_page_says_what_the_trace_says() {
                 assert_eq!(device["free_cache_bytes"], free, "{what}");
             }
             // Call sites are added up so seldom that it takes a hundredth of the time at most.
-            let resident = moment.allocated - moment.cache_paused(pattern).1;
-            let mut sites = of_sites(mine);
-            for _ in 0..50 {
-                if sites == (moment.taken, resident) {
-                    break;
+            let wanted = (taken, moment.allocated - moment.cache_paused(pattern).1);
+            let sites = |_| {
+                let shown = memory.shown(program.pid());
+                let of = |level: &str| -> Value {
+                    let sites = shown["sites"].as_array().unwrap().iter();
+                    sites.filter(|site| site["level"] == level).cloned().collect()
+                };
+                let found = (sum(&of("driver"), "bytes"), sum(&of("tensor"), "bytes"));
+                if found != wanted {
+                    assert_eq!(program.ask("again"), "again");
                 }
-                assert_eq!(program.ask("again"), "again");
-                let processes = memory.ps(&[]);
-                let mine = processes.iter().find(|one| one["pid"] == program.pid()).unwrap();
-                sites = of_sites(mine);
-            }
-            assert_eq!(sites, (moment.taken, resident), "{what}");
-            let words = ["holders", "--json", "--at", "end", "--level", "driver", "--by", "stack"];
-            let found = json(&program.traces()[0], &[&words[..], &["--top", "1000"]].concat());
-            assert_eq!(allocated(&found["holders"]), moment.taken, "{what}");
-            assert_eq!(sum(&found["holders"], "paused_bytes"), moment.paused(pattern), "{what}");
+                found
+            };
+            let agree = (0..50).map(sites).any(|found| found == wanted);
+            assert!(agree, "the call sites: {what}");
+            let found =
+                program.scratch.json("holders --at end --level driver --by stack --top 1000");
+            let sums = (
+                sum(&rows(&found["holders"], false), "bytes"),
+                sum(&found["holders"], "paused_bytes"),
+            );
+            assert_eq!(sums, (taken, paused), "{what}");
             program.order("go on");
         }
         assert!(seen >= 6, "{pattern}: {seen}");

@@ -41,7 +41,7 @@ pub use machine::{compiler, glibc_minor};
 pub use program::Program;
 pub use pythons::pythons;
 pub use reachable::{reachable, reachable_directory};
-pub use reading::has;
+pub use reading::{Said, functions, gunzip, has, sum, unpacked};
 pub use run::{Run, report};
 pub use scratch::Scratch;
 pub use setup::Setup;

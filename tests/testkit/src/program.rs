@@ -63,6 +63,12 @@ impl Program {
         ours
     }
 
+    /// Without the recorder and with it: it ends with status 0. Returns the second run.
+    #[track_caller]
+    pub fn same_as_bare(&self, setup: Setup) -> Run {
+        self.as_bare(setup, Setup::preload).ok()
+    }
+
     #[track_caller]
     pub fn run_in(&self, setup: Setup, scratch: Scratch) -> Run {
         let limit = setup.timeout.unwrap_or(Duration::from_secs(60)) * machine::patience();

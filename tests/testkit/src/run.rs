@@ -43,6 +43,18 @@ impl Run {
         self.only_report()["devices"][0].clone()
     }
 
+    /// What a command prints of the only trace.
+    #[track_caller]
+    pub fn text(&self, line: &str) -> String {
+        self.scratch.text(&format!("{line} {}", self.only_trace().display()))
+    }
+
+    /// The document of a command about the only trace.
+    #[track_caller]
+    pub fn json(&self, line: &str) -> serde_json::Value {
+        self.scratch.json(&format!("{line} {}", self.only_trace().display()))
+    }
+
     /// The recorder's notes in the only trace.
     pub fn notes(&self) -> Vec<String> {
         let bytes = std::fs::read(self.only_trace()).unwrap();

@@ -44,6 +44,10 @@ impl Scratch {
         self.1.set(Expected { damaged: true, ..self.1.get() });
     }
 
+    pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        std::fs::write(self.0.join(name), contents).unwrap();
+    }
+
     pub fn traces(&self) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = std::fs::read_dir(&self.0)
             .unwrap()

@@ -164,14 +164,12 @@ impl TraceBuilder {
 
     /// Defines a library of 1 MiB at this address, whose file does not exist.
     pub fn module(&mut self, path: &str, start: u64) {
-        self.define(Definition::Module {
-            id: start as u32,
-            path: path.into(),
-            build_id: vec![7; 20],
-            base: start,
-            start,
-            end: start + (1 << 20),
-        });
+        self.library(path, vec![7; 20], start, 1 << 20);
+    }
+
+    pub fn library(&mut self, path: &str, build_id: Vec<u8>, start: u64, bytes: u64) {
+        let (id, path, end) = ((start >> 16) as u32, path.into(), start + bytes);
+        self.define(Definition::Module { id, path, build_id, base: start, start, end });
     }
 
     /// Defines a Python 3.9 function whose instructions are all in line `line`.
