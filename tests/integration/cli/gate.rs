@@ -1,25 +1,38 @@
 //! `vramtrace run --fail-on-leak --max-peak`: what a run must hold to, in CI.
 
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
-use testkit::{Program, Scratch, has, vramtrace};
+use testkit::{Program, Said, Scratch, has, shim, sim, vramtrace};
 
-#[track_caller]
-fn json(scratch: &Scratch, args: &[&str]) -> Value {
-    let output = vramtrace().args(args).current_dir(&scratch.0).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-/// `vramtrace run OPTIONS -- PROGRAM MODE` over the simulated driver: exit status and stderr.
-fn gated(scratch: &Scratch, options: &[&str], command: &[&str]) -> (Option<i32>, String) {
-    testkit::sim();
-    testkit::shim();
-    let mut run = vramtrace();
-    run.args(["run", "--simulate", "--out", "traces"]).args(options).arg("--");
+/// `vramtrace run OPTIONS -- COMMAND` over the simulated driver.
+fn run(scratch: &Scratch, options: &str, command: &[&str]) -> Command {
+    sim();
+    shim();
+    let options = options.split(' ').filter(|word| !word.is_empty());
+    let mut run = scratch.command(&["run", "--simulate", "--out", "traces"]);
+    run.args(options).arg("--").args(command);
     // Verdicts are not to depend on how busy the machine is: tests/programs/clock.h.
     run.env("VRAMTRACE_TEST_CLOCK", "0");
-    let output = run.args(command).current_dir(&scratch.0).output().unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    run
+}
+
+/// In a new directory, with the lines of found.json: exit status, and stderr that contains a part.
+#[track_caller]
+fn gated(options: &str, command: &[&str], (code, part): (i32, &str)) -> Scratch {
+    let scratch = Scratch::new();
+    judged(&scratch, options, command, (code, part));
+    scratch
+}
+
+#[track_caller]
+fn judged(scratch: &Scratch, options: &str, command: &[&str], (code, part): (i32, &str)) {
+    let said = Said::by(&mut run(scratch, options, command)).ended(code);
+    assert!(said.err.contains(part), "{options}: {}", said.err);
+}
+
+fn leaks() -> String {
+    Program::c("leaks").0.display().to_string()
 }
 
 /// The lines of found.json.
@@ -40,63 +53,48 @@ fn processes(scratch: &Scratch) -> Vec<Value> {
     all.filter(|line| line["record"] == "process").collect()
 }
 
+const LEAK: &str = "--fail-on-leak --json found.json";
+const FAILED: (i32, &str) = (1, "FAILED: pid");
+const PASSED: (i32, &str) = (0, "");
+
 #[test]
 fn a_run_fails_on_what_it_was_reported_to_fail_on() {
-    let program = Program::c("leaks").0;
-    let program = program.to_str().unwrap();
-    let leak = ["--fail-on-leak", "--json", "found.json"];
-    let scratch = Scratch::new();
-    let (code, printed) = gated(&scratch, &leak, &[program, "linear"]);
-    assert!(code == Some(1) && printed.contains("FAILED: pid"), "{code:?} {printed}");
+    let program = &*leaks();
+    let scratch = gated(LEAK, &[program, "linear"], FAILED);
     let all = found(&scratch);
-    assert_eq!((&all["schema"], &all["passed"]), (&"vramtrace.run/2".into(), &false.into()));
-    assert_eq!((&all["exit_status"], &all["leaks"]), (&0.into(), &1.into()));
+    has(&all, json!({ "passed": false, "exit_status": 0, "leaks": 1 }));
     assert_eq!(all["worst_leak"]["verdict"], "growing");
     assert!(all["reasons"][0].as_str().unwrap().contains("growing"));
     let leak_of_process = &processes(&scratch)[0]["leaks"][0];
     has(leak_of_process, json!({ "fails": true, "verdict": "growing" }));
-    // Too small a leak, none at all, and one that is known.
-    let scratch = Scratch::new();
-    let (code, printed) = gated(&scratch, &["--fail-on-leak=2GiB"], &[program, "linear"]);
-    assert_eq!(code, Some(0), "{printed}");
-    let scratch = Scratch::new();
-    let (code, printed) = gated(&scratch, &leak, &[program, "lru"]);
-    assert!(code == Some(0) && found(&scratch)["passed"] == true, "{printed}");
+    // Too small a leak, and none at all.
+    gated("--fail-on-leak=2GiB", &[program, "linear"], PASSED);
+    assert_eq!(found(&gated(LEAK, &[program, "lru"], PASSED))["passed"], true);
     // The command's exit status is not hidden by ours.
-    let scratch = Scratch::new();
     let both = format!("{program} linear; exit 7");
-    let (code, printed) = gated(&scratch, &leak, &["sh", "-c", &both]);
-    assert!(code == Some(7) && printed.contains("FAILED: pid"), "{code:?} {printed}");
+    let scratch = gated(LEAK, &["sh", "-c", &both], (7, "FAILED: pid"));
     assert_eq!(found(&scratch)["exit_status"], 7);
+    let wanted = "held 116.00 MiB of GPU 0 at its peak, 84.00 MiB more than --max-peak 32.00 MiB";
+    gated("--max-peak 32MiB", &[program, "exit"], (1, wanted));
+    gated("--max-peak 1GiB", &[program, "exit"], PASSED);
 }
 
 #[test]
-fn a_run_fails_on_a_peak_and_on_bad_options() {
-    let program = Program::c("leaks").0;
-    let program = program.to_str().unwrap();
-    let scratch = Scratch::new();
-    let (code, printed) = gated(&scratch, &["--max-peak", "32MiB"], &[program, "exit"]);
-    let wanted = "held 116.00 MiB of GPU 0 at its peak, 84.00 MiB more than --max-peak 32.00 MiB";
-    assert!(code == Some(1) && printed.contains(wanted), "{code:?} {printed}");
-    let scratch = Scratch::new();
-    let (code, printed) = gated(&scratch, &["--max-peak", "1GiB"], &[program, "exit"]);
-    assert_eq!(code, Some(0), "{printed}");
+fn bad_options_are_refused_before_anything_runs() {
     for (options, wanted) in [
-        (&["--max-peak", "8"][..], "unit"),
-        (&["--fail-on-leak", "--suppressions", "no-file"], "no-file"),
-        (&["--suppressions", "x"], "--fail-on-leak"),
-        (&["--json", "no/such/directory"], "--json no/such/directory"),
+        ("--max-peak 8", "unit"),
+        ("--fail-on-leak --suppressions no-file", "no-file"),
+        ("--suppressions x", "--fail-on-leak"),
+        ("--json no/such/directory", "--json no/such/directory"),
+        ("--out off --fail-on-leak", "need a trace"),
     ] {
         let scratch = Scratch::new();
-        let (code, printed) = gated(&scratch, options, &["touch", "was-run"]);
-        assert!(code == Some(2) && printed.contains(wanted), "{options:?} {code:?} {printed}");
+        let words = ["run", "--simulate"].into_iter().chain(options.split(' '));
+        let words: Vec<&str> = words.chain(["--", "touch", "was-run"]).collect();
+        let said = scratch.says(&words).ended(2);
+        assert!(said.err.contains(wanted), "{options}: {}", said.err);
         assert!(!scratch.0.join("was-run").exists());
     }
-    let mut off = vramtrace();
-    off.args(["run", "--out", "off", "--fail-on-leak", "--", "true"]);
-    let output = off.current_dir(&scratch.0).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && printed.contains("need a trace"), "{printed}");
 }
 
 const PYTHON: &str = r#"
@@ -121,46 +119,33 @@ for step in range(300):
 #[test]
 fn a_python_line_is_named() {
     let scratch = Scratch::new();
-    std::fs::write(scratch.0.join("train.py"), PYTHON).unwrap();
-    let (code, printed) = gated(&scratch, &["--fail-on-leak"], &["python3", "train.py"]);
-    assert_eq!(code, Some(1), "{printed}");
-    let all = json(&scratch, &["leaks", "traces", "--json"]);
-    let leaks = all["leaks"].as_array().unwrap();
-    assert_eq!(leaks.len(), 1, "{all:#}");
-    let frames = leaks[0]["frames"].as_array().unwrap();
-    let lines: Vec<_> = frames
-        .iter()
-        .filter(|frame| frame["language"] == "python")
-        .map(|frame| frame["line"].as_u64().unwrap())
-        .collect();
+    scratch.write("train.py", PYTHON);
+    judged(&scratch, "--fail-on-leak", &["python3", "train.py"], FAILED);
+    let all = scratch.json("leaks traces");
+    let [leak] = &all["leaks"].as_array().unwrap()[..] else { panic!("{all:#}") };
+    let frames = leak["frames"].as_array().unwrap().iter();
+    let python = frames.filter(|frame| frame["language"] == "python");
     // In `take`, called where the losses are kept.
-    assert_eq!(lines, [10, 16], "{frames:#?}");
+    assert_eq!(python.map(|frame| &frame["line"]).collect::<Vec<_>>(), [10, 16], "{leak:#}");
 }
 
 /// As test runners do: many processes, at once and one after the other, most without a GPU.
 #[test]
 fn every_process_of_a_run_is_looked_at() {
-    let program = Program::c("leaks").0;
-    let program = program.to_str().unwrap();
+    let program = &*leaks();
     let all = "for n in 1 2 3; do (true; $0 exit) & $0 item; done; wait; sh -c true; ";
-    let options = ["--fail-on-leak", "--max-peak", "200MiB", "--json", "found.json"];
-    let scratch = Scratch::new();
-    let (code, printed) = gated(&scratch, &options, &["sh", "-c", all, program]);
-    assert_eq!(code, Some(0), "{printed}");
+    let options = "--fail-on-leak --max-peak 200MiB --json found.json";
+    let scratch = gated(options, &["sh", "-c", all, program], PASSED);
     let fine = found(&scratch);
-    has(&fine, json!({ "passed": true, "exit_status": 0 }));
-    assert_eq!((processes(&scratch).len(), &fine["reasons"]), (6, &Value::Array(vec![])));
+    has(&fine, json!({ "passed": true, "exit_status": 0, "reasons": [] }));
+    assert_eq!(processes(&scratch).len(), 6);
     // One of them leaks, one holds too much, and the rules know of no other.
     let scratch = Scratch::new();
-    std::fs::write(scratch.0.join("known"), "function: leaking_stream\nfunction: gone\n").unwrap();
+    scratch.write("known", "function: leaking_stream\nfunction: gone\n");
     let bad = format!("{all} $0 slow; $0 async; $0 warm-up");
-    let known = [&options[..], &["--suppressions", "known"]].concat();
-    let (code, printed) = gated(&scratch, &known, &["sh", "-c", &bad, program]);
-    assert_eq!(code, Some(1), "{printed}");
-    assert!(
-        printed.contains("line 2 of the suppressions matches no leak: function: gone"),
-        "{printed}"
-    );
+    let unused = "line 2 of the suppressions matches no leak: function: gone";
+    let known = format!("{options} --suppressions known");
+    judged(&scratch, &known, &["sh", "-c", &bad, program], (1, unused));
     let bad = found(&scratch);
     let of_processes = processes(&scratch);
     assert_eq!((&bad["passed"], of_processes.len()), (&false.into(), 9));
@@ -170,55 +155,46 @@ fn every_process_of_a_run_is_looked_at() {
     let reasons = bad["reasons"].as_array().unwrap();
     let with = |word: &str| reasons.iter().filter(|r| r.as_str().unwrap().contains(word)).count();
     // The leak of the pool holds too much as well.
-    assert_eq!((with("growing"), with("at its peak"), reasons.len()), (1, 2, 3), "{printed}");
+    assert_eq!((with("growing"), with("at its peak"), reasons.len()), (1, 2, 3), "{bad:#}");
     // A command that a signal ended: the run ends by it too.
     let scratch = Scratch::new();
     let killed = format!("{program} item; kill -9 $$");
-    let (code, printed) = gated(&scratch, &options, &["sh", "-c", &killed]);
-    assert_eq!(code, None, "{printed}");
+    let said = Said::by(&mut run(&scratch, options, &["sh", "-c", &killed]));
+    assert_eq!(said.code, None, "{said:?}");
     has(&found(&scratch), json!({ "signal": 9, "exit_status": null }));
 }
 
 /// Two runs at once with one directory: the first waits, as `sh`, until the second has ended.
-fn beside_another(
-    options: &[&str],
-    ends: &str,
-    (others, other): (&[&str], &[&str]),
-) -> (Scratch, Option<i32>, String) {
-    testkit::sim();
-    testkit::shim();
+fn beside_another(options: &str, ends: &str, others: &str, other: &[&str]) -> (Scratch, Said) {
     let scratch = Scratch::new();
     let script = format!("echo x >> started; until [ -e go ]; do sleep 0.01; done; {ends}");
-    let mut first = vramtrace();
-    first.args(["run", "--simulate", "--out", "traces"]).args(options).args(["--", "sh", "-c"]);
-    first.arg(&script).current_dir(&scratch.0).stderr(std::process::Stdio::piped());
-    first.env_remove("VRAMTRACE_RUN").stdin(std::process::Stdio::null());
-    let first = first.spawn().unwrap();
-    while !scratch.0.join("started").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    let (_, printed) = gated(&scratch, others, other);
-    assert!(std::fs::read_dir(scratch.0.join("traces")).unwrap().count() > 0, "{printed}");
-    std::fs::write(scratch.0.join("go"), "").unwrap();
-    let output = first.wait_with_output().unwrap();
-    (scratch, output.status.code(), String::from_utf8(output.stderr).unwrap())
+    let mut first = run(&scratch, options, &["sh", "-c", &script]);
+    first.stdin(Stdio::null());
+    let said = std::thread::scope(|scope| {
+        let first = scope.spawn(|| Said::by(&mut first));
+        while !scratch.0.join("started").exists() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let other = Said::by(&mut run(&scratch, others, other));
+        assert!(std::fs::read_dir(scratch.0.join("traces")).unwrap().count() > 0, "{other:?}");
+        scratch.write("go", "");
+        first.join().unwrap()
+    });
+    (scratch, said)
 }
 
 #[test]
 fn a_run_is_not_judged_by_another_one_that_records_into_its_directory() {
-    let program = Program::c("leaks").0;
-    let other = [program.to_str().unwrap(), "linear"];
-    let checks = ["--max-peak", "1MiB", "--fail-on-leak", "--json", "found.json"];
-    let (scratch, code, printed) = beside_another(&checks, "true", (&[], &other));
-    assert_eq!(code, Some(0), "{printed}");
-    assert!(!printed.contains("FAILED"), "{printed}");
-    assert_eq!(processes(&scratch), [Value::Null; 0]);
-    assert_eq!(found(&scratch)["passed"], true);
+    let program = &*leaks();
+    let checks = "--max-peak 1MiB --fail-on-leak --json found.json";
     // What it started itself is judged, beside the other's.
-    let own = format!("{} lru", program.display());
-    let (scratch, code, printed) = beside_another(&checks, &own, (&[], &other));
-    assert!(code == Some(1) && printed.contains("FAILED: pid"), "{code:?} {printed}");
-    assert_eq!(processes(&scratch).len(), 1, "{printed}");
+    for (own, code, judged) in [("true", 0, 0), (&format!("{program} lru"), 1, 1)] {
+        let (scratch, said) = beside_another(checks, own, "", &[program, "linear"]);
+        let said = said.ended(code);
+        assert_eq!(said.err.contains("FAILED"), code == 1, "{}", said.err);
+        assert_eq!(processes(&scratch).len(), judged, "{}", said.err);
+        assert_eq!(found(&scratch)["passed"], code == 0);
+    }
 }
 
 #[test]
@@ -226,25 +202,23 @@ fn a_command_is_not_started_again_because_another_run_was_out_of_memory() {
     let libc10 = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
     let program = Program::c("out_of_memory").0;
     let other = [program.to_str().unwrap(), libc10.to_str().unwrap(), "fixable", "1"];
-    let others = ["--cap", "1400MiB", "--oom-report", "off"];
-    let (scratch, code, printed) = beside_another(&["--fix=on-oom"], "exit 1", (&others, &other));
-    assert_eq!(code, Some(1), "{printed}");
-    assert_eq!(std::fs::read_to_string(scratch.0.join("started")).unwrap(), "x\n", "{printed}");
-    assert!(!printed.contains("--fix=on-oom"), "{printed}");
+    let others = "--cap 1400MiB --oom-report off";
+    let (scratch, said) = beside_another("--fix=on-oom", "exit 1", others, &other);
+    let said = said.ended(1);
+    assert_eq!(std::fs::read_to_string(scratch.0.join("started")).unwrap(), "x\n", "{said:?}");
+    assert!(!said.err.contains("--fix=on-oom"), "{}", said.err);
 }
 
 #[test]
 fn a_run_that_a_command_starts_is_judged_alone() {
-    let program = Program::c("leaks").0;
     let scratch = Scratch::new();
     let inner = format!(
         "{} run --simulate --max-peak 1KiB -- {} linear; {0} run --simulate --max-peak 1KiB -- true",
         vramtrace().get_program().display(),
-        program.display()
+        leaks()
     );
-    let checks = ["--json", "found.json"];
-    let (code, printed) = gated(&scratch, &checks, &["sh", "-c", &inner]);
+    let said = Said::by(&mut run(&scratch, "--json found.json", &["sh", "-c", &inner])).ended(0);
     // The second inner run has no trace of its own.
-    assert_eq!((code, printed.matches("FAILED").count()), (Some(0), 1), "{printed}");
-    assert_eq!(processes(&scratch), [Value::Null; 0], "{printed}");
+    assert_eq!(said.err.matches("FAILED").count(), 1, "{}", said.err);
+    assert_eq!(processes(&scratch), [Value::Null; 0], "{}", said.err);
 }

@@ -1,32 +1,28 @@
 //! `vramtrace run` seen from outside: exit status, signals, what is set, what is refused.
 
-use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
-use testkit::{Scratch, bin_dir, shim, sim, vramtrace};
+use testkit::{Said, Scratch, bin_dir, shim, sim};
 
-/// `vramtrace run ARGS...` in a directory of its own.
-fn run(scratch: &Scratch, args: &[&str]) -> Output {
-    command(scratch, args).output().unwrap()
-}
-
+/// `vramtrace run ARGS...` in a test's directory.
 fn command(scratch: &Scratch, args: &[&str]) -> Command {
-    let mut command = vramtrace();
-    command.arg("run").args(args).current_dir(&scratch.0);
-    let ours =
-        ["OUT", "CAP", "RUN", "STACKS", "STACK_DEPTH"].map(|name| format!("VRAMTRACE_{name}"));
-    for name in ours.iter().map(String::as_str).chain(["LD_PRELOAD"]) {
-        command.env_remove(name);
-    }
     shim();
-    command
+    scratch.command(&[&["run"], args].concat())
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn run(scratch: &Scratch, args: &[&str]) -> Said {
+    Said::by(&mut command(scratch, args))
+}
+
+/// A command that prints `ready` first, and the lines after it.
+fn ready(command: &mut Command) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    (child, lines)
 }
 
 fn entries(directory: &Path) -> Vec<String> {
@@ -38,8 +34,7 @@ fn entries(directory: &Path) -> Vec<String> {
 fn the_exit_status_is_the_commands() {
     let scratch = Scratch::new();
     for code in [0, 1, 2, 3, 77, 255] {
-        let ended = run(&scratch, &["--", "sh", "-c", &format!("exit {code}")]);
-        assert_eq!(ended.status.code(), Some(code), "{}", text(&ended.stderr));
+        run(&scratch, &["--", "sh", "-c", &format!("exit {code}")]).ended(code);
     }
     assert!(entries(&scratch.0).is_empty(), "a run without a trace leaves no directory");
 }
@@ -56,28 +51,19 @@ fn a_musl_program_runs_without_the_library() {
     std::os::unix::fs::symlink(real, &loader).unwrap();
     let source = "#include <stdio.h>\n#include <stdlib.h>\n\
         int main(void) { puts(getenv(\"LD_PRELOAD\") ? \"preloaded\" : \"bare\"); return 7; }\n";
-    std::fs::write(scratch.0.join("p.c"), source).unwrap();
-    let linked = Command::new("gcc")
-        .args(["p.c", "-o", "p"])
-        .arg(format!("-Wl,--dynamic-linker={}", loader.display()))
-        .current_dir(&scratch.0)
-        .status()
-        .unwrap();
-    assert!(linked.success());
-    let ended = run(&scratch, &["--", "./p"]);
-    assert_eq!((ended.status.code(), text(&ended.stdout).as_str()), (Some(7), "bare\n"));
-    assert!(text(&ended.stderr).contains("is linked with musl"), "{}", text(&ended.stderr));
+    scratch.write("p.c", source);
+    scratch.shell(&format!("gcc p.c -o p -Wl,--dynamic-linker={}", loader.display()));
+    let said = run(&scratch, &["--", "./p"]).ended(7);
+    assert!(said.out == "bare\n" && said.err.contains("is linked with musl"), "{said:?}");
 }
 
 #[test]
 fn what_cannot_be_run_has_the_codes_of_env() {
     let scratch = Scratch::new();
-    let missing = run(&scratch, &["--", "no-such-command-here"]);
-    assert_eq!(missing.status.code(), Some(127));
-    assert!(text(&missing.stderr).contains("no-such-command-here"));
-    std::fs::write(scratch.0.join("plain"), "text").unwrap();
-    let refused = run(&scratch, &["--", "./plain"]);
-    assert_eq!(refused.status.code(), Some(126));
+    let missing = run(&scratch, &["--", "no-such-command-here"]).ended(127);
+    assert!(missing.err.contains("no-such-command-here"));
+    scratch.write("plain", "text");
+    run(&scratch, &["--", "./plain"]).ended(126);
     assert_eq!(entries(&scratch.0), ["plain"]);
 }
 
@@ -104,36 +90,29 @@ fn bad_input_is_refused_before_anything_runs() {
         (&["--tensors", "native"], "--tensors `native`: is not python, full or off"),
         (&["--no-such-option"], "--no-such-option"),
     ] {
-        let ended = run(&scratch, &[args, &["--", "touch", "ran"]].concat());
-        let printed = text(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(2), "{args:?}: {printed}");
-        assert!(printed.contains(says), "{args:?}: {printed}");
+        let said = run(&scratch, &[args, &["--", "touch", "ran"]].concat()).ended(2);
+        assert!(said.err.contains(says), "{args:?}: {}", said.err);
     }
-    assert_eq!(entries(&scratch.0), ["taken.vtrace"]);
-    let by_variable =
-        command(&scratch, &["--", "touch", "ran"]).env("VRAMTRACE_CAP", "8").output().unwrap();
-    assert_eq!(by_variable.status.code(), Some(2));
-    assert!(text(&by_variable.stderr).contains("VRAMTRACE_CAP"));
-}
-
-#[test]
-fn a_missing_library_is_named() {
-    let scratch = Scratch::new();
-    let ended = command(&scratch, &["--", "touch", "ran"])
-        .env("VRAMTRACE_LIB", "/nowhere/libvramtrace.so")
-        .output()
-        .unwrap();
-    assert_eq!(ended.status.code(), Some(2));
-    assert!(text(&ended.stderr).contains("VRAMTRACE_LIB=/nowhere"), "{}", text(&ended.stderr));
+    // And a library that is missing.
     std::fs::copy(bin_dir().join("vramtrace"), scratch.0.join("alone")).unwrap();
-    let alone = Command::new(scratch.0.join("alone"))
-        .args(["run", "--", "touch", "ran"])
-        .current_dir(&scratch.0)
-        .output()
-        .unwrap();
-    assert_eq!(alone.status.code(), Some(2));
-    assert!(text(&alone.stderr).contains("VRAMTRACE_LIB"), "{}", text(&alone.stderr));
-    assert!(!scratch.0.join("ran").exists());
+    let mut alone = Command::new(scratch.0.join("alone"));
+    alone.args(["run", "--", "touch", "ran"]).current_dir(&scratch.0);
+    let with = |name: &str, value: &str| {
+        let mut command = command(&scratch, &["--", "touch", "ran"]);
+        command.env(name, value);
+        command
+    };
+    for (mut command, says) in [
+        (with("VRAMTRACE_CAP", "8"), "VRAMTRACE_CAP"),
+        (with("VRAMTRACE_LIB", "/nowhere/libvramtrace.so"), "VRAMTRACE_LIB=/nowhere"),
+        (alone, "VRAMTRACE_LIB"),
+    ] {
+        let said = Said::by(&mut command).ended(2);
+        assert!(said.err.contains(says), "{}", said.err);
+    }
+    let mut left = entries(&scratch.0);
+    left.sort();
+    assert_eq!(left, ["alone", "taken.vtrace"]);
 }
 
 /// A shell without job control has what it puts in the background ignore these.
@@ -149,8 +128,9 @@ fn the_command_ends_us_as_it_ended() {
     heed_signals();
     let scratch = Scratch::new();
     for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGINT, libc::SIGUSR1] {
-        let ended = run(&scratch, &["--", "sh", "-c", &format!("kill -{signal} $$")]);
-        assert_eq!(ended.status.signal(), Some(signal));
+        let kill = format!("kill -{signal} $$");
+        let status = command(&scratch, &["--", "sh", "-c", &kill]).status().unwrap();
+        assert_eq!(status.signal(), Some(signal));
     }
 }
 
@@ -175,13 +155,7 @@ fn signals_reach_the_command() {
             "trap 'echo got {name}; exit 5' {name}; echo ready; \
              n=0; while [ $n -lt 400 ]; do sleep 0.02; n=$((n+1)); done"
         );
-        let mut child = command(&scratch, &["--", "sh", "-c", &script])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let (mut child, mut lines) = ready(&mut command(&scratch, &["--", "sh", "-c", &script]));
         // SAFETY: our own child, not reaped yet.
         assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
         assert_eq!(lines.next().unwrap().unwrap(), format!("got {name}"));
@@ -196,13 +170,7 @@ fn a_signal_keeps_its_value() {
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
 print('ready', flush=True)
 print(signal.sigwaitinfo([signal.SIGRTMIN]).si_code, flush=True)";
-    let mut child = command(&scratch, &["--", "python3", "-c", script])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let (mut child, mut lines) = ready(&mut command(&scratch, &["--", "python3", "-c", script]));
     let value = libc::sigval { sival_ptr: std::ptr::null_mut() };
     // SAFETY: our own child, not reaped yet.
     assert_eq!(unsafe { libc::sigqueue(child.id() as i32, libc::SIGRTMIN(), value) }, 0);
@@ -221,31 +189,17 @@ time.sleep(0.2)
 os.write(1, b'end')";
     let mut run = command(&scratch, &["--", "python3", "-c", script]);
     run.process_group(0);
-    let ended = run.output().unwrap();
-    assert_eq!((text(&ended.stdout).as_str(), ended.status.code()), ("term term end", Some(0)));
+    assert_eq!(Said::by(&mut run).ended(0).out, "term term end");
 }
 
 #[test]
 fn a_launcher_that_is_killed_takes_the_command_with_it() {
     let scratch = Scratch::new();
-    let mut child = command(&scratch, &["--", "sh", "-c", "echo ready; exec sleep 100"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    let script = "echo ready; n=0; while [ $n -lt 1000 ]; do sleep 0.05; n=$((n+1)); done; echo on";
+    let (mut child, mut lines) = ready(&mut command(&scratch, &["--", "sh", "-c", script]));
     child.kill().unwrap();
     child.wait().unwrap();
-    let started = std::time::Instant::now();
     assert!(lines.next().is_none(), "the command has closed its stdout");
-    assert!(started.elapsed() < std::time::Duration::from_secs(60));
-}
-
-#[test]
-fn the_command_starts_with_the_signal_mask_that_we_got() {
-    let scratch = Scratch::new();
-    let ended = run(&scratch, &["--", "grep", "SigBlk", "/proc/self/status"]);
-    assert_eq!(text(&ended.stdout).split_whitespace().last(), Some("0000000000000000"));
 }
 
 #[test]
@@ -255,30 +209,29 @@ fn stacks_and_their_depth_reach_the_command() {
         "echo ${VRAMTRACE_STACKS-unset} ${VRAMTRACE_STACK_DEPTH-${VRAMTRACE_TENSORS-unset}}";
     let seen = |args: &[&str], variable: &str| {
         let mut command = command(&scratch, &[args, &["--", "sh", "-c", script]].concat());
-        let ended = command.env("VRAMTRACE_STACKS", variable).output().unwrap();
-        (text(&ended.stdout).trim().to_string(), text(&ended.stderr))
+        let said = Said::by(command.env("VRAMTRACE_STACKS", variable));
+        (said.out.trim().to_string(), said.err)
     };
-    assert_eq!(seen(&["--stacks", "python", "--stack-depth", "7"], "none").0, "python 7");
-    assert_eq!(seen(&[], "native").0, "native unset");
-    assert_eq!(seen(&["--tensors", "off"], "native").0, "native off");
-    assert_eq!(seen(&["--stacks", "none"], "no language").0, "none unset", "it is not looked at");
-    let (ran, printed) = seen(&[], "no language");
-    assert!(
-        ran.is_empty() && printed.contains("VRAMTRACE_STACKS `no language`"),
-        "{ran} {printed}"
-    );
+    for (args, variable, expected) in [
+        (&["--stacks", "python", "--stack-depth", "7"][..], "none", "python 7"),
+        (&[], "native", "native unset"),
+        (&["--tensors", "off"], "native", "native off"),
+        // The variable is not looked at.
+        (&["--stacks", "none"], "no language", "none unset"),
+    ] {
+        assert_eq!(seen(args, variable).0, expected);
+    }
+    let (ran, said) = seen(&[], "no language");
+    assert!(ran.is_empty() && said.contains("VRAMTRACE_STACKS `no language`"), "{ran} {said}");
 }
 
 #[test]
 fn the_preload_comes_first_and_what_was_there_stays() {
     let scratch = Scratch::new();
-    let other = sim();
-    let ended = command(&scratch, &["--", "sh", "-c", "echo $LD_PRELOAD"])
-        .env("LD_PRELOAD", &other)
-        .output()
-        .unwrap();
-    let expected = format!("{}:{}", shim().canonicalize().unwrap().display(), other.display());
-    assert_eq!(text(&ended.stdout).trim(), expected);
+    let mut command = command(&scratch, &["--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let said = Said::by(command.env("LD_PRELOAD", sim())).ended(0);
+    let expected = format!("{}:{}", shim().canonicalize().unwrap().display(), sim().display());
+    assert_eq!(said.out.trim(), expected);
 }
 
 #[test]
@@ -289,103 +242,70 @@ fn an_installation_under_a_path_with_spaces_works() {
     for file in ["vramtrace", "libvramtrace.so"] {
         std::fs::copy(bin_dir().join(file), place.join(file)).unwrap();
     }
-    let ended = Command::new(place.join("vramtrace"))
-        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD; readlink -f $LD_PRELOAD"])
-        .env_remove("LD_PRELOAD")
-        .current_dir(&scratch.0)
-        .output()
-        .unwrap();
-    let printed = text(&ended.stdout);
-    let lines: Vec<&str> = printed.lines().collect();
+    let mut command = Command::new(place.join("vramtrace"));
+    command.args(["run", "--", "sh", "-c", "echo $LD_PRELOAD; readlink -f $LD_PRELOAD"]);
+    let said = Said::by(command.env_remove("LD_PRELOAD").current_dir(&scratch.0));
+    let lines: Vec<&str> = said.out.lines().collect();
     assert_eq!(Path::new(lines[1]), place.join("libvramtrace.so").canonicalize().unwrap());
-    assert!(!text(&ended.stderr).contains("cannot be preloaded"), "{}", text(&ended.stderr));
+    assert!(!said.err.contains("cannot be preloaded"), "{}", said.err);
     assert!(!Path::new(lines[0]).exists(), "the link is removed afterwards");
 }
 
 #[test]
 fn the_simulated_driver_is_in_front_and_gone_afterwards() {
     let scratch = Scratch::new();
-    sim();
     let script = "echo $VRAMTRACE_SIM; echo ${LD_LIBRARY_PATH%%:*}; ls ${LD_LIBRARY_PATH%%:*}";
-    let ended = command(&scratch, &["--simulate=2x80GiB", "--", "sh", "-c", script])
-        .env("LD_LIBRARY_PATH", "/opt/lib")
-        .output()
-        .unwrap();
-    let printed = text(&ended.stdout);
-    let lines: Vec<&str> = printed.lines().collect();
+    let mut command = command(&scratch, &["--simulate=2x80GiB", "--", "sh", "-c", script]);
+    let said = Said::by(command.env("LD_LIBRARY_PATH", "/opt/lib"));
+    let lines: Vec<&str> = said.out.lines().collect();
     assert_eq!(lines[0], "2x80GiB");
     assert_eq!(lines[2..], ["libcuda.so.1", "libnvidia-ml.so.1"]);
     assert!(!Path::new(lines[1]).exists());
 }
 
-fn python(lines: &str) -> Vec<String> {
-    ["env", "-u", "LD_PRELOAD", "python3", "-c", lines].map(String::from).to_vec()
-}
-
+/// Also an orphan that left the session.
 #[test]
 fn a_process_that_lost_the_preload_is_reported_and_can_be_an_error() {
     let scratch = Scratch::new();
-    sim();
-    let script = python("import ctypes, time; ctypes.CDLL('libcuda.so.1'); time.sleep(1.5)");
-    let script: Vec<&str> = script.iter().map(String::as_str).collect();
-    for (option, code) in [(&["--simulate"][..], 0), (&["--simulate", "--require"], 1)] {
-        let ended = run(&scratch, &[option, &["--"], &script].concat());
-        let printed = text(&ended.stderr);
-        assert!(printed.contains("without the recorder"), "{printed}");
-        assert_eq!(ended.status.code(), Some(code), "{printed}");
+    let body = "import ctypes, time; ctypes.CDLL('libcuda.so.1'); open('up', 'w'); time.sleep(3)";
+    let lost = format!("env -u LD_PRELOAD python3 -c \"{body}\"");
+    let orphan =
+        format!("rm up; (setsid {lost} &); until [ -e up ]; do sleep 0.1; done; sleep 2.5");
+    for (option, script, code) in [
+        (&["--simulate"][..], &lost, 0),
+        (&["--simulate", "--require"], &lost, 1),
+        (&["--simulate"], &orphan, 0),
+    ] {
+        let said = run(&scratch, &[option, &["--", "sh", "-c", script]].concat()).ended(code);
+        assert!(said.err.contains("without the recorder"), "{script}: {}", said.err);
     }
-}
-
-#[test]
-fn an_orphan_that_left_the_session_is_still_of_this_run() {
-    let scratch = Scratch::new();
-    sim();
-    let body = "import ctypes, time; ctypes.CDLL('libcuda.so.1'); time.sleep(2)";
-    let script = format!("(setsid env -u LD_PRELOAD python3 -c \"{body}\" &) ; sleep 1.7");
-    let ended = run(&scratch, &["--simulate", "--", "sh", "-c", &script]);
-    assert!(text(&ended.stderr).contains("without the recorder"), "{}", text(&ended.stderr));
 }
 
 #[test]
 fn a_cudart_over_the_simulated_driver_is_explained() {
     let scratch = Scratch::new();
-    sim();
-    let library = scratch.0.join("libcudart.so.12");
-    let built = Command::new("gcc")
-        .args(["-shared", "-x", "c", "/dev/null", "-o"])
-        .arg(&library)
-        .status()
-        .unwrap();
-    assert!(built.success());
-    let script =
-        format!("import ctypes, time; ctypes.CDLL('{}'); time.sleep(1)", library.display());
-    let ended = run(&scratch, &["--simulate", "--", "python3", "-c", &script]);
-    let printed = text(&ended.stderr);
+    scratch.shell("gcc -shared -x c /dev/null -o libcudart.so.12");
+    let script = "import ctypes, time; ctypes.CDLL('./libcudart.so.12'); time.sleep(1)";
+    let printed = run(&scratch, &["--simulate", "--", "python3", "-c", script]).err;
     assert_eq!(printed.matches("error 103").count(), 1, "{printed}");
     assert!(printed.contains("numba-cuda"), "{printed}");
-    let bare = run(&scratch, &["--", "python3", "-c", &script]);
-    assert!(!text(&bare.stderr).contains("103"));
+    let bare = run(&scratch, &["--", "python3", "-c", script]);
+    assert!(!bare.err.contains("103"));
 }
 
 #[test]
 fn a_static_program_cannot_be_required() {
     let scratch = Scratch::new();
-    std::fs::write(scratch.0.join("s.c"), "int main(void) { return 0; }").unwrap();
-    let built = Command::new("gcc")
-        .args([OsStr::new("-static"), "-o".as_ref(), "s".as_ref(), "s.c".as_ref()])
-        .current_dir(&scratch.0)
-        .status();
-    if !built.is_ok_and(|status| status.success()) {
+    let script = "echo 'int main(void) { return 0; }' > s.c; gcc -static -o s s.c 2> why || true";
+    scratch.shell(script);
+    if !scratch.0.join("s").exists() {
         testkit::skip("static programs: gcc links none");
         return;
     }
-    let ended = run(&scratch, &["--", "./s"]);
-    assert_eq!(ended.status.code(), Some(0));
-    assert!(text(&ended.stderr).contains("static executable"), "{}", text(&ended.stderr));
-    let required = run(&scratch, &["--require", "--", "./s"]);
-    assert_eq!(required.status.code(), Some(1));
-    let child = run(&scratch, &["--require", "--", "true"]);
-    assert_eq!(child.status.code(), Some(0), "{}", text(&child.stderr));
+    let said = run(&scratch, &["--", "./s"]).ended(0);
+    assert!(said.err.contains("static executable"), "{}", said.err);
+    run(&scratch, &["--require", "--", "./s"]).ended(1);
+    run(&scratch, &["--require", "--", "true"]).ended(0);
 }
 
 #[test]
@@ -400,13 +320,12 @@ fn a_command_runs_where_proc_is_not_mounted() {
         .arg("sh")
         .args(words)
         .current_dir(&scratch.0);
-    let ended = shell.output().unwrap();
-    let printed = text(&ended.stderr);
-    if printed.contains("unshare:") || printed.contains("mount:") {
+    let said = Said::by(&mut shell);
+    if said.err.contains("unshare:") || said.err.contains("mount:") {
         testkit::skip_here("unshare --mount and mount are not permitted");
         return;
     }
-    assert_eq!(ended.status.code(), Some(5), "{printed}");
+    said.ended(5);
 }
 
 /// A limit on calls may forbid waitid, which is needed to follow stops only.
@@ -416,6 +335,5 @@ fn a_command_that_cannot_be_followed_is_waited_for() {
     let program = testkit::Program::c("without_waitid");
     let run = command(&scratch, &["--", "sh", "-c", "sleep 0.1; exit 5"]);
     let words = std::iter::once(run.get_program()).chain(run.get_args());
-    let ended = Command::new(&program.0).args(words).current_dir(&scratch.0).output().unwrap();
-    assert_eq!(ended.status.code(), Some(5), "{}", text(&ended.stderr));
+    Said::by(Command::new(&program.0).args(words).current_dir(&scratch.0)).ended(5);
 }
