@@ -1,18 +1,10 @@
 //! The phases of a time whose events were erased, by the recorder's history; and what resolution its samples have.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use testkit::Scratch;
 use testkit::erased_trace::erased;
 
-/// The facts of a page.
-fn facts(page: &str) -> Value {
-    let (_, rest) =
-        page.split_once(r#"<script type="application/vnd.vramtrace" id="facts">"#).unwrap();
-    let bytes = STANDARD.decode(rest.split_once("</script>").unwrap().0).unwrap();
-    serde_json::from_reader(flate2::read::ZlibDecoder::new(&bytes[..])).unwrap()
-}
+use super::page::section;
 
 /// What was held on after the peak, in other phases, is not of it; a moment of the erased time has its phases; what the
 /// samples resolve is said.
@@ -38,7 +30,8 @@ fn reports_tell_the_phases_of_erased_time() {
         ],
     );
     scratch.text("report --html -o page.html t.vtrace");
-    let page = facts(&std::fs::read_to_string(scratch.0.join("page.html")).unwrap());
+    let page = std::fs::read_to_string(scratch.0.join("page.html")).unwrap();
+    let page: Value = serde_json::from_slice(&section(&page, "facts")).unwrap();
     let wanted = json!({ "from_s": 0.0, "until_s": 18.0, "finest_s": 5.0, "coarsest_s": 8.0 });
     assert_eq!(page["report"]["processes"][0]["sampled_before"], wanted);
 }

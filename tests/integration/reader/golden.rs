@@ -6,14 +6,11 @@
 //! expectations anew, and the difference stands in the commit.
 
 use std::fmt::Write as _;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use flate2::read::GzDecoder;
-use testkit::{Scratch, vramtrace};
+use testkit::{Scratch, gunzip};
 
 /// `@` stands for the trace. What a command writes to `out` is compared too.
 const OF_A_TRACE: &[&str] = &[
@@ -153,12 +150,6 @@ impl Source {
     }
 }
 
-fn gunzip(bytes: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::new();
-    GzDecoder::new(bytes).read_to_end(&mut plain).unwrap();
-    plain
-}
-
 /// Output without what is another each time: compression, the name of a temporary file in `oom --json` of a snapshot.
 fn stable(output: Vec<u8>) -> Vec<u8> {
     let plain = if output.starts_with(&[0x1f, 0x8b]) { gunzip(&output) } else { output };
@@ -168,13 +159,9 @@ fn stable(output: Vec<u8>) -> Vec<u8> {
 
 /// `"/tmp/.tmpA1b2C3"` -> `"(temporary)"`
 fn without_temporary_name(line: &str) -> String {
-    match line.split_once("\"/tmp/.tmp") {
-        Some((before, name)) => match name.split_once('"') {
-            Some((_, behind)) => format!("{before}\"(temporary)\"{behind}"),
-            None => line.to_string(),
-        },
-        None => line.to_string(),
-    }
+    let parts = line.split_once("\"/tmp/.tmp");
+    let parts = parts.and_then(|(before, name)| Some((before, name.split_once('"')?.1)));
+    parts.map_or(line.into(), |(before, behind)| format!("{before}\"(temporary)\"{behind}"))
 }
 
 /// The output of one command.
@@ -190,14 +177,9 @@ impl Output {
     fn of(command: &str, name: &str, cwd: &Path) -> Output {
         let command = command.replace('@', name);
         let _ = std::fs::remove_file(cwd.join("out"));
-        let ended = vramtrace()
-            .args(command.split(' '))
-            .current_dir(cwd)
-            .env_clear()
-            .env("TZ", "UTC")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let mut ended = testkit::vramtrace();
+        ended.args(command.split(' ')).current_dir(cwd).env_clear().env("TZ", "UTC");
+        let ended = ended.stdin(Stdio::null()).output().unwrap();
         let stdout = stable(ended.stdout);
         let mut kept = vec![format!("exit {:?}", ended.status.code())];
         kept.extend(lines("", &stdout));
@@ -270,92 +252,34 @@ fn written(outputs: &[Output]) -> String {
     text
 }
 
-/// The kept lines of each command, in order.
-fn read_back(text: &str) -> Vec<(&str, Vec<&str>)> {
-    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
-    for line in text.lines() {
-        if let Some(command) = line.strip_prefix("$ vramtrace ") {
-            found.push((command, Vec::new()));
-        } else if let Some(same) = line.strip_prefix(AS) {
-            let before = found.iter().find(|(command, _)| *command == same);
-            let lines = before.expect("it stands before").1.clone();
-            found.last_mut().expect("a command is first").1 = lines;
-        } else {
-            found.last_mut().expect("a command is first").1.push(line);
+/// Below the first command whose output is another: the first line that differs, with some of what is around it. Of
+/// output that is kept as hashes, the first part that is another, as it is now.
+fn difference(was: &str, outputs: &[Output]) -> Option<String> {
+    let is = written(outputs);
+    let (was, is): (Vec<&str>, Vec<&str>) = (was.lines().collect(), is.lines().collect());
+    let at = (0..was.len().max(is.len())).find(|at| was.get(*at) != is.get(*at))?;
+    let line = |of: &[&str]| of.get(at).map_or("(no such line)".into(), ToString::to_string);
+    let (before, now) = (line(&was), line(&is));
+    let command = is[..is.len().min(at + 1)].iter().rposition(|line| line.starts_with("$ "));
+    let from = command.unwrap_or(0);
+    let mut shown = format!("  {}\n", is[from]);
+    for line in &is[at.saturating_sub(3).max(from + 1).min(at)..at.min(is.len())] {
+        writeln!(shown, "      {line}").unwrap();
+    }
+    writeln!(shown, "    - {before}\n    + {now}").unwrap();
+    let of_parts = |line: &str| line.split(' ').skip(2).map(String::from).collect::<Vec<_>>();
+    let (before, hashes) = (of_parts(&before), of_parts(&now));
+    let part = (0..hashes.len()).find(|at| before.get(*at) != hashes.get(*at));
+    let output = outputs.iter().find(|output| is[from].ends_with(&output.command))?;
+    if let (true, Some(at)) = (now.contains(" bytes, "), part) {
+        let parts = parts(&output.stdout);
+        writeln!(shown, "    part {} of {} is another; it is now", at + 1, parts.len()).unwrap();
+        let text = String::from_utf8_lossy(parts.get(at).copied().unwrap_or_default()).into_owned();
+        for line in text.lines().take(40) {
+            writeln!(shown, "      {}", line.chars().take(200).collect::<String>()).unwrap();
         }
     }
-    found
-}
-
-/// The first line that differs, with some of what is around it.
-fn difference(expected: &[&str], output: &Output) -> Option<String> {
-    let actual: Vec<&str> = output.kept.iter().map(String::as_str).collect();
-    let most = expected.len().max(actual.len());
-    let at = (0..most).find(|at| expected.get(*at) != actual.get(*at))?;
-    let of = |lines: &[&str]| lines.get(at).unwrap_or(&"(no such line)").to_string();
-    let (was, is) = (of(expected), of(&actual));
-    let mut printed = String::new();
-    for line in &actual[at.saturating_sub(3)..at.min(actual.len())] {
-        writeln!(printed, "      {line}").unwrap();
-    }
-    writeln!(printed, "    - {was}\n    + {is}").unwrap();
-    if is.contains(" bytes, ") {
-        printed += &part_that_differs(&was, &is, &output.stdout);
-    }
-    Some(printed)
-}
-
-/// Of output that is kept as hashes: the first part that is another, as it is now.
-fn part_that_differs(was: &str, is: &str, stdout: &[u8]) -> String {
-    let hashes =
-        |line: &str| -> Vec<String> { line.split(' ').skip(2).map(String::from).collect() };
-    let (was, is) = (hashes(was), hashes(is));
-    let Some(at) = (0..is.len()).find(|at| was.get(*at) != is.get(*at)) else {
-        return String::new();
-    };
-    let parts = parts(stdout);
-    let Some(part) = parts.get(at) else { return String::new() };
-    let mut printed = format!("    part {} of {} is another; it is now\n", at + 1, parts.len());
-    for line in String::from_utf8_lossy(part).lines().take(40) {
-        writeln!(printed, "      {}", line.chars().take(200).collect::<String>()).unwrap();
-    }
-    printed
-}
-
-/// What is not as it was, in words.
-fn compared(source: &Source, outputs: &[Output]) -> Vec<String> {
-    let place = source.expectations();
-    let Ok(text) = std::fs::read_to_string(&place) else {
-        return vec![format!("{}: there are no expectations", place.display())];
-    };
-    let expected = read_back(&text);
-    let mut found = Vec::new();
-    let commands: Vec<&str> = outputs.iter().map(|output| output.command.as_str()).collect();
-    if expected.iter().map(|(command, _)| *command).ne(commands) {
-        found.push(format!("{}: the expectations are of other commands", source.name));
-        return found;
-    }
-    for ((command, lines), output) in expected.iter().zip(outputs) {
-        if let Some(difference) = difference(lines, output) {
-            found.push(format!("  vramtrace {command}\n{difference}"));
-        }
-    }
-    found
-}
-
-/// Does it for all of them, as many at a time as there are processors.
-fn for_each<T: Sync>(all: &[T], what: impl Fn(&T) + Sync) {
-    let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(one) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    what(one);
-                }
-            });
-        }
-    });
+    Some(shown)
 }
 
 #[test]
@@ -363,23 +287,27 @@ fn earlier_traces_are_read_with_the_same_output() {
     let write = std::env::var_os("VRAMTRACE_GOLDEN_WRITE").is_some();
     let sources = sources();
     assert!(sources.len() > 20, "the traces of tests/data/golden are missing");
-    let differences = Mutex::new(Vec::new());
-    for_each(&sources, |source| {
-        let outputs = source.outputs();
-        if write {
-            std::fs::write(source.expectations(), written(&outputs)).unwrap();
-        } else {
-            differences.lock().unwrap().extend(compared(source, &outputs));
+    let (left, differences) = (Mutex::new(sources), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(source) = { left.lock().unwrap().pop() } {
+                    let (outputs, place) = (source.outputs(), source.expectations());
+                    if write {
+                        std::fs::write(&place, written(&outputs)).unwrap();
+                    }
+                    let was = std::fs::read_to_string(&place).unwrap_or_default();
+                    let found = difference(&was, &outputs);
+                    let found = found.map(|found| format!("{}:\n{found}", place.display()));
+                    differences.lock().unwrap().extend(found);
+                }
+            });
         }
     });
     let mut differences = differences.into_inner().unwrap();
     differences.sort();
-    assert!(
-        differences.is_empty(),
-        "{} outputs are not as they were (-: before, +: now):\n{}",
-        differences.len(),
-        differences.join("\n")
-    );
+    let shown = differences.join("\n");
+    assert!(differences.is_empty(), "outputs are not as they were (-: before, +: now):\n{shown}");
 }
 
 #[test]
@@ -398,18 +326,19 @@ fn a_difference_is_shown_with_its_line_and_its_part() {
     let output = |stdout: &str| {
         let mut kept = vec!["exit Some(0)".to_string()];
         kept.extend(lines("", stdout.as_bytes()));
-        Output { command: "report".into(), kept, stdout: stdout.into() }
+        [Output { command: "report".into(), kept, stdout: stdout.into() }]
     };
-    let shown = |before: &str, now: &str| {
-        let text = written(&[output(before)]);
-        difference(&read_back(&text)[0].1, &output(now))
-    };
-    assert_eq!(shown("peak 1\nlive 2\n", "peak 1\nlive 2\n"), None);
+    let shown = |before: &str, now: &str| difference(&written(&output(before)), &output(now));
     assert_eq!(shown(&long, &long), None);
     let short = shown("peak 1\nlive 2\n", "peak 1\nlive 3\n").unwrap();
-    assert_eq!(short, "      exit Some(0)\n      | peak 1\n    - | live 2\n    + | live 3\n");
-    assert!(shown("peak 1\n", "peak 1").unwrap().contains("without a newline"));
-    let changed = shown(&long, &long.replace("line 700\n", "line x\n")).unwrap();
-    assert!(changed.contains("part 3 of 8"), "{changed}");
-    assert!(shown(&long, &long[..long.len() - 10]).unwrap().contains("part 8 of 8"));
+    let wanted = "  $ vramtrace report\n      exit Some(0)\n      | peak 1\n    - | live 2\n    + | live 3\n";
+    assert_eq!(short, wanted);
+    let cut = &long[..long.len() - 10];
+    for (before, now, wanted) in [
+        ("peak 1\n", "peak 1", "without a newline"),
+        (&*long, &*long.replace("line 700\n", "line x\n"), "part 3 of 8"),
+        (&*long, cut, "part 8 of 8"),
+    ] {
+        assert!(shown(before, now).unwrap().contains(wanted), "{wanted}");
+    }
 }

@@ -1,8 +1,8 @@
 //! Verdicts on the memory that the driver holds for itself, of programs with known answers. The table is in
 //! docs/gpu-evidence.md.
 
-use serde_json::Value;
-use testkit::{Program, Setup, vramtrace};
+use serde_json::{Value, json};
+use testkit::{Program, Run, Setup, functions};
 
 /// Verdict and memory.
 type Answer = Option<(&'static str, &'static str)>;
@@ -35,29 +35,24 @@ const PROGRAMS: &[(&str, u32, &str, Answer)] = &[
     ("stream-pool", 60, "a framework's 128 streams", None),
 ];
 
-fn leaks(program: &Program, name: &str, requests: u32, clock: u32) -> Value {
-    let setup = Setup::simulated().preload().env("VRAMTRACE_STACKS", "native");
-    let setup =
-        setup.env("VRAMTRACE_SIM_GRAPHS", "1").env("VRAMTRACE_TEST_CLOCK", clock.to_string());
-    let run = program.run(setup.arg(name).arg(requests.to_string())).ok();
-    let output = vramtrace().args(["leaks", "--json"]).arg(run.only_trace()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+fn recorded(setup: Setup, name: &str, requests: u32, clock: u32) -> Run {
+    let setup = setup.preload().env("VRAMTRACE_STACKS", "native").env("VRAMTRACE_SIM_GRAPHS", "1");
+    let setup = setup.env("VRAMTRACE_TEST_CLOCK", clock.to_string()).arg(name).arg(requests);
+    Program::c_with("graph_growth", &["-lpthread"]).run(setup).ok()
 }
 
-fn names(leak: &Value, function: &str) -> bool {
-    leak["frames"].as_array().unwrap().iter().any(|frame| frame["function"] == function)
+fn leaks(name: &str, requests: u32, clock: u32) -> Value {
+    recorded(Setup::simulated(), name, requests, clock).json("leaks")["leaks"].clone()
 }
 
 #[test]
 fn verdicts_on_programs_with_known_answers() {
-    let program = Program::c_with("graph_growth", &["-lpthread"]);
     let documented = include_str!("../../../docs/gpu-evidence.md");
     let mut wrong = String::new();
     for (at, (name, requests, what, answer)) in PROGRAMS.iter().enumerate() {
         // Every other one on a busy machine.
-        let found = leaks(&program, name, *requests, at as u32 % 2);
-        let all = found["leaks"].as_array().unwrap();
+        let found = leaks(name, *requests, at as u32 % 2);
+        let all = found.as_array().unwrap();
         let right = match answer {
             None => all.is_empty(),
             Some((verdict, memory)) => {
@@ -71,7 +66,7 @@ fn verdicts_on_programs_with_known_answers() {
                     && all[0]["driver_memory"] == *memory
                     && all[0]["confidence"].as_f64().unwrap() >= 0.5
                     && all[0]["evidence"].as_array().unwrap().len() >= 2
-                    && (*memory == "unattributed" || names(&all[0], line))
+                    && (*memory == "unattributed" || functions(&all[0]).contains(&line))
             }
         };
         if !right {
@@ -88,9 +83,7 @@ fn verdicts_on_programs_with_known_answers() {
 /// 2,000 nodes take 2,674 B each in the simulated driver; a request takes 52 ms.
 #[test]
 fn size_and_rate_are_within_ten_percent() {
-    let program = Program::c_with("graph_growth", &["-lpthread"]);
-    let found = leaks(&program, "kept", 50, 0);
-    let leak = &found["leaks"][0];
+    let leak = &leaks("kept", 50, 0)[0];
     let each = 2000.0 * 2674.0;
     let near = |value: &Value, wanted: f64| (value.as_f64().unwrap() / wanted - 1.0).abs() < 0.1;
     assert!(near(&leak["each_bytes"], each), "{leak:#}");
@@ -102,15 +95,9 @@ fn size_and_rate_are_within_ten_percent() {
 /// its own it is.
 #[test]
 fn a_container_with_its_own_pids() {
-    let program = Program::c_with("graph_growth", &["-lpthread"]);
     let leaks = |exclusive: &str| {
-        let setup = Setup::simulated().preload().env("VRAMTRACE_STACKS", "native");
-        let setup = setup.env("VRAMTRACE_SIM_GRAPHS", "1").env("VRAMTRACE_TEST_CLOCK", "0");
-        let setup = setup.env("VRAMTRACE_SIM_NVML", "strangers");
-        let setup = setup.env("VRAMTRACE_EXCLUSIVE", exclusive);
-        let run = program.run(setup.arg("kept").arg("50")).ok();
-        let output = vramtrace().arg("leaks").arg(run.only_trace()).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
+        let setup = Setup::simulated().env("VRAMTRACE_SIM_NVML", "strangers");
+        recorded(setup.env("VRAMTRACE_EXCLUSIVE", exclusive), "kept", 50, 0).text("leaks")
     };
     let (shared, own) = (leaks("0"), leaks("1"));
     assert!(
@@ -124,9 +111,7 @@ fn a_container_with_its_own_pids() {
 /// A cache that fills is told from a leak at any moment of its life.
 #[test]
 fn a_cold_cache_is_no_leak_at_any_moment() {
-    let program = Program::c_with("graph_growth", &["-lpthread"]);
     for requests in [45, 55, 70, 150] {
-        let found = leaks(&program, "cache-200", requests, 0);
-        assert!(found["leaks"].as_array().unwrap().is_empty(), "{requests}: {found:#}");
+        assert_eq!(leaks("cache-200", requests, 0), json!([]), "{requests}");
     }
 }

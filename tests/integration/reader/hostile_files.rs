@@ -1,28 +1,25 @@
 //! Directories and traces that someone else wrote: no name in them makes a command wait, write elsewhere or
 //! take more than a bounded amount of memory.
 
-use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use testkit::trace_builder::{MS, TraceBuilder, training};
-use testkit::{Scratch, vramtrace};
+use testkit::{Scratch, fifo};
 use vramtrace_format::header::run_id;
 use vramtrace_format::window::WindowKind;
 use vramtrace_format::{
-    Definition, HEADER_BYTES, Header, Kind, SLOT, TailPlace, TraceReader, WindowHeader,
-    WindowWriter, tail,
+    HEADER_BYTES, Header, Kind, SLOT, TailPlace, TraceReader, WindowHeader, WindowWriter, tail,
 };
 
 struct Ended {
-    status: ExitStatus,
-    stdout: String,
-    stderr: String,
+    code: Option<i32>,
+    /// What it printed.
+    said: String,
     /// The most memory that it had, bytes.
     memory: u64,
 }
@@ -43,49 +40,34 @@ os._exit(code)";
 fn ends(command: &Command) -> Ended {
     let directory = Scratch::new();
     let file = |name: &str| File::create(directory.0.join(name)).unwrap();
-    let mut measured = Command::new("python3");
-    measured.args(["-S", "-c", MEASURED]).arg(directory.0.join("memory"));
+    let mut measured = Command::new("timeout");
+    measured.args(["-k1", "60", "python3", "-S", "-c", MEASURED]).arg(directory.0.join("memory"));
     measured.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => measured.env(name, value),
-            None => measured.env_remove(name),
-        };
-    }
+    measured.env_remove("LD_PRELOAD").env("NO_COLOR", "1");
     measured.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
-    measured.stdin(Stdio::null()).stdout(file("out")).stderr(file("err")).process_group(0);
-    let mut child = measured.spawn().unwrap();
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if started.elapsed() > Duration::from_secs(60) {
-            // SAFETY: ends the group of this child, which has not been waited for.
-            unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
-            child.wait().unwrap();
-            panic!("{command:?} does not end");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    measured.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
+    let status = measured.status().unwrap();
+    assert_ne!(status.code(), Some(124), "{command:?} does not end");
     let text = |name: &str| {
         String::from_utf8_lossy(&std::fs::read(directory.0.join(name)).unwrap()).into_owned()
     };
     let memory = text("memory").parse::<u64>().expect("the memory of the command") * 1024;
-    Ended { status, stdout: text("out"), stderr: text("err"), memory }
+    Ended { code: status.code(), said: [text("out"), text("err")].concat(), memory }
 }
 
-fn command(words: &str, scratch: &Scratch) -> Ended {
-    ends(vramtrace().args(words.split(' ')).current_dir(&scratch.0))
+impl Ended {
+    #[track_caller]
+    fn ok(self) -> Ended {
+        assert_eq!(self.code, Some(0), "{}", self.said);
+        self
+    }
+}
+
+fn command(line: &str, scratch: &Scratch) -> Ended {
+    ends(&scratch.command(&line.split(' ').collect::<Vec<_>>()))
 }
 
 const TAG: u64 = u64::from_le_bytes(*b"01234567");
-
-fn fifo(path: &Path) {
-    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a C string.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-}
 
 /// A trace as a killed process leaves it: its header page says that a tail is there.
 fn killed(path: &Path, run: Option<u64>) -> Header {
@@ -115,9 +97,8 @@ fn tail(path: &Path, header: &Header, slot: u32) -> File {
         file: TAG,
     };
     WindowWriter::begin(&words, window);
-    let load =
-        |word: &std::sync::atomic::AtomicU64| word.load(std::sync::atomic::Ordering::Relaxed);
-    let bytes: Vec<u8> = words.iter().flat_map(|word| load(word).to_ne_bytes()).collect();
+    let bytes = words.into_iter().flat_map(|word| word.into_inner().to_ne_bytes());
+    let bytes: Vec<u8> = bytes.collect();
     let file = OpenOptions::new().write(true).create_new(true).open(path).unwrap();
     file.write_all_at(&header.to_page(), 0).unwrap();
     file.write_all_at(&bytes, tail::TAIL_START as u64).unwrap();
@@ -127,14 +108,14 @@ fn tail(path: &Path, header: &Header, slot: u32) -> File {
 
 /// A run in a directory in which others may write: `make` makes files with its number, as they could, and its command
 /// puts them there.
-fn run_that_finds(scratch: &Scratch, make: impl FnOnce(Option<u64>) + Send, script: &str) -> Ended {
+fn run_that_finds(scratch: &Scratch, make: impl FnOnce(Option<u64>) + Send, script: &str) {
+    std::fs::create_dir_all(scratch.0.join("shared")).unwrap();
     let (marker, made) = (scratch.0.join("marker"), scratch.0.join("made"));
     let script = format!(
         "printf %s \"$VRAMTRACE_RUN\" > begun && mv begun marker; until [ -e made ]; do sleep 0.01; done; {script}"
     );
-    let mut run = vramtrace();
-    run.args(["run", "--out", "shared/", "--", "sh", "-c", &script]).current_dir(&scratch.0);
-    let ended = std::thread::scope(|scope| {
+    let run = scratch.command(&["run", "--out", "shared/", "--", "sh", "-c", &script]);
+    std::thread::scope(|scope| {
         scope.spawn(|| {
             while !marker.exists() {
                 std::thread::sleep(Duration::from_millis(10));
@@ -142,11 +123,10 @@ fn run_that_finds(scratch: &Scratch, make: impl FnOnce(Option<u64>) + Send, scri
             make(Some(run_id(&std::fs::read(&marker).unwrap())));
             std::fs::write(&made, "").unwrap();
         });
-        ends(&run)
+        ends(&run).ok();
     });
     std::fs::remove_file(marker).unwrap();
     std::fs::remove_file(made).unwrap();
-    ended
 }
 
 #[test]
@@ -156,7 +136,6 @@ fn a_run_writes_a_tail_into_no_file_that_another_name_leads_to() {
     for planted in ["link", "hard"] {
         let place = scratch.0.join(planted);
         std::fs::create_dir_all(&place).unwrap();
-        std::fs::create_dir_all(scratch.0.join("shared")).unwrap();
         let trace = place.join("evil.vtrace");
         let mut before = Vec::new();
         let make = |run| {
@@ -172,8 +151,7 @@ fn a_run_writes_a_tail_into_no_file_that_another_name_leads_to() {
             "link" => "cp -a link/. shared/",
             _ => "ln hard/evil.vtrace shared/ && cp -a hard/.evil* shared/",
         };
-        let ended = run_that_finds(&scratch, make, script);
-        assert!(ended.status.success(), "{}", ended.stderr);
+        run_that_finds(&scratch, make, script);
         assert!(std::fs::read(&victim).unwrap() == before, "{planted}: it was written over");
         std::fs::remove_dir_all(scratch.0.join("shared")).unwrap();
         std::fs::remove_dir_all(&place).unwrap();
@@ -195,13 +173,11 @@ fn a_run_puts_together_a_trace_and_a_tail_of_its_own_user_alone() {
         let scratch = Scratch::new();
         let place = scratch.0.join("planted");
         std::fs::create_dir(&place).unwrap();
-        std::fs::create_dir(scratch.0.join("shared")).unwrap();
         let make = |run| {
             let header = killed(&place.join("t.vtrace"), run);
             tail(&tail_of(&place.join("t.vtrace")), &header, 2);
         };
-        let ended = run_that_finds(&scratch, make, &format!("cp -a planted/. shared/ && {change}"));
-        assert!(ended.status.success(), "{}", ended.stderr);
+        run_that_finds(&scratch, make, &format!("cp -a planted/. shared/ && {change}"));
         let left = tail_of(&scratch.0.join("shared/t.vtrace")).exists();
         assert_eq!(left, whose != "own", "{whose}");
     }
@@ -212,19 +188,16 @@ fn a_tail_or_a_library_that_is_no_file_is_not_waited_for() {
     let scratch = Scratch::new();
     let place = scratch.0.join("planted");
     std::fs::create_dir(&place).unwrap();
-    std::fs::create_dir(scratch.0.join("shared")).unwrap();
     let trace = place.join("t.vtrace");
     killed(&trace, None);
     fifo(&tail_of(&trace));
     for words in ["report", "verify", "oom", "pack -o out.vtrace"] {
         let ended = command(&format!("{words} planted/t.vtrace"), &scratch);
-        assert!(ended.status.code().is_some(), "{words}: {}", ended.stderr);
-        let said = [ended.stdout, ended.stderr].concat();
-        assert!(words != "report" || said.contains("without its tail"), "{said}");
+        assert!(ended.code.is_some(), "{words}: {}", ended.said);
+        assert!(words != "report" || ended.said.contains("without its tail"), "{}", ended.said);
     }
     let again = |run| drop(killed(&trace, run));
-    let ended = run_that_finds(&scratch, again, "cp -a planted/. shared/");
-    assert!(ended.status.success(), "{}", ended.stderr);
+    run_that_finds(&scratch, again, "cp -a planted/. shared/");
 
     for (name, library) in [("fifo", "lib.fifo"), ("device", "/dev/zero"), ("proc", "/proc/kmsg")] {
         let path = scratch.0.join(library);
@@ -235,12 +208,9 @@ fn a_tail_or_a_library_that_is_no_file_is_not_waited_for() {
         t.module(path.to_str().unwrap(), 0x1000_0000);
         t.stack(1, &[0x1000_0010], &[], &[]);
         t.alloc_by(MS, Kind::Device, 0x200_0000, 3 << 20, 1);
-        let trace = scratch.0.join(format!("{name}.vtrace"));
-        t.write(&trace);
-        let ended = command(&format!("holders {}", trace.display()), &scratch);
-        assert!(ended.status.success(), "{}", ended.stderr);
-        assert!(ended.stdout.contains(&format!("{}+0x10", path.file_name().unwrap().display())));
-        let said = [ended.stdout, ended.stderr].concat();
+        t.write(&scratch.0.join(format!("{name}.vtrace")));
+        let said = command(&format!("holders {name}.vtrace"), &scratch).ok().said;
+        assert!(said.contains(&format!("{}+0x10", path.file_name().unwrap().display())), "{said}");
         assert!(said.contains("its functions have no names"), "{said}");
     }
 }
@@ -256,8 +226,7 @@ fn a_tail_takes_the_memory_of_its_windows_alone() {
         let file = tail(&path, &header, slot);
         file.set_len(length).unwrap();
         for words in ["report", "verify"] {
-            let ended = command(&format!("{words} t.vtrace"), &scratch);
-            assert_eq!(ended.status.code(), Some(0), "{slot}, {length}: {}", ended.stderr);
+            let ended = command(&format!("{words} t.vtrace"), &scratch).ok();
             assert!(ended.memory < MOST, "{slot}, {length}: {} bytes", ended.memory);
         }
         std::fs::remove_file(path).unwrap();
@@ -280,7 +249,7 @@ fn an_output_that_cannot_be_written_leaves_nothing() {
     for limit in ["ulimit -f 8", "trap '' XFSZ; ulimit -f 8"] {
         let script = format!("{limit}; {export} --format chrome -o to/out.json");
         let ended = ends(Command::new("bash").args(["-c", &script]).current_dir(&scratch.0));
-        assert!(!ended.status.success());
+        assert_ne!(ended.code, Some(0));
         let left: Vec<_> = std::fs::read_dir(scratch.0.join("to")).unwrap().collect();
         assert!(left.is_empty(), "{limit}: {left:?}");
     }
@@ -290,41 +259,31 @@ fn an_output_that_cannot_be_written_leaves_nothing() {
 #[test]
 fn a_library_that_unpacks_without_end_gives_no_more_than_its_symbols() {
     let scratch = Scratch::new();
-    let source = scratch.0.join("bomb.c");
-    std::fs::write(&source, "int grow(int x) { return x + 1; }\n").unwrap();
+    scratch.write("bomb.c", "int grow(int x) { return x + 1; }\n");
     File::create(scratch.0.join("zeros")).unwrap().set_len(256 << 20).unwrap();
-    let script = "gcc -shared -fPIC -o plain.so bomb.c && \
+    let symbols = scratch.shell(
+        "gcc -shared -fPIC -o plain.so bomb.c && \
         objcopy --add-section .debug_info=zeros plain.so big.so && \
-        objcopy --compress-debug-sections=zlib big.so bomb.so && nm bomb.so";
-    let made = Command::new("sh").args(["-c", script]).current_dir(&scratch.0).output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let packed = scratch.0.join("bomb.so").metadata().unwrap().len();
-    assert!(packed < 1 << 20, "{packed}");
-    let symbols = String::from_utf8_lossy(&made.stdout).into_owned();
+        objcopy --compress-debug-sections=zlib big.so bomb.so && nm bomb.so",
+    );
+    let bomb = scratch.0.join("bomb.so");
+    assert!(bomb.metadata().unwrap().len() < 1 << 20);
     let grow = symbols.lines().find(|line| line.ends_with(" grow")).unwrap();
     let grow = u64::from_str_radix(grow.split(' ').next().unwrap(), 16).unwrap();
     let mut t = TraceBuilder::new();
-    t.define(Definition::Module {
-        id: 1,
-        path: scratch.0.join("bomb.so").to_str().unwrap().into(),
-        build_id: Vec::new(),
-        base: 0x1000_0000,
-        start: 0x1000_0000,
-        end: 0x1010_0000,
-    });
+    t.library(bomb.to_str().unwrap(), Vec::new(), 0x1000_0000, 0x10_0000);
     t.stack(1, &[0x1000_0001 + grow], &[], &[]);
     t.alloc_by(MS, Kind::Device, 0x200_0000, 3 << 20, 1);
     t.write(&scratch.0.join("t.vtrace"));
     let ended = command("holders t.vtrace", &scratch);
-    assert!(ended.stdout.contains("grow"), "{}", ended.stdout);
-    let said = [ended.stdout, ended.stderr].concat();
-    assert!(said.contains("bomb.so: its debug information"), "{said}");
+    for part in ["grow", "bomb.so: its debug information"] {
+        assert!(ended.said.contains(part), "{}", ended.said);
+    }
     assert!(ended.memory < 128 << 20, "{}", ended.memory);
 }
 
 #[test]
 fn no_cell_of_a_spreadsheet_is_a_formula() {
-    let scratch = Scratch::new();
     let mut t = TraceBuilder::new();
     t.code(1, "=HYPERLINK(A1)", "@SUM(A1).py", 7);
     t.code(2, "+1", "-2+3", 7);
@@ -332,14 +291,8 @@ fn no_cell_of_a_spreadsheet_is_a_formula() {
     t.stack(2, &[], &[2, 1], &[]);
     t.alloc_by(MS, Kind::Device, 0x200_0000, 3 << 20, 1);
     t.alloc_by(MS, Kind::Device, 0x400_0000, 3 << 20, 2);
-    t.write(&scratch.0.join("t.vtrace"));
-    let ended = command("export t.vtrace --format csv -o -", &scratch);
-    assert!(
-        ended.stdout.contains(",'@SUM(A1).py:7") && ended.stdout.contains(",'-2+3"),
-        "{}",
-        ended.stdout
-    );
-    let cells = ended.stdout.lines().flat_map(|line| line.split(','));
-    let formulas: Vec<_> = cells.filter(|cell| cell.starts_with(['=', '+', '-', '@'])).collect();
-    assert_eq!(formulas, [""; 0]);
+    let csv = Scratch::with(&t).text("export t.vtrace --format csv -o -");
+    assert!(csv.contains(",'@SUM(A1).py:7") && csv.contains(",'-2+3"), "{csv}");
+    let mut cells = csv.lines().flat_map(|line| line.split(','));
+    assert_eq!(cells.find(|cell| cell.starts_with(['=', '+', '-', '@'])), None);
 }

@@ -91,7 +91,7 @@ fn no_figure_and_no_time_ends_a_command() {
         "export --format pprof -o q",
         "export --format torch-snapshot -o s",
         "diff b.vtrace",
-        "diff b.vtrace --json",
+        "diff --format json b.vtrace",
     ] {
         for trace in ["a.vtrace", "b.vtrace"] {
             panics.extend(panic_of(&scratch, &format!("{words} {trace}")));

@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
-use testkit::{Program, Run, Scratch, Setup, vramtrace};
+use testkit::{Program, Run, Said, Scratch, Setup, functions, vramtrace};
 
 /// The expected answer: a verdict, and the function that it names.
 type Answer = Option<(&'static str, &'static str)>;
@@ -82,33 +81,17 @@ type Case = (usize, Level);
 type Found = BTreeMap<Case, Vec<Value>>;
 
 /// Programs whose leaks are large against the rate of samples, and programs without a leak: their verdicts do not change.
-const OF_SAMPLES: &[&str] = &[
-    "linear",
-    "thread",
-    "one-of-many-sites",
-    "many-ways",
-    "late",
-    "bursts",
-    "paused",
-    "two-sizes",
-    "under-epochs",
-    "nothing",
-    "cache",
-    "lru",
-    "warm-up",
-    "saw-tooth",
-    "library-start",
-    "exit",
-    "only-load",
-    "training",
-];
+const OF_SAMPLES: &str = "linear thread one-of-many-sites many-ways late bursts paused two-sizes under-epochs nothing \
+    cache lru warm-up saw-tooth library-start exit only-load training";
 
-/// With `clock` as the program's own clock (`tests/programs/clock.h`), or in real time.
-fn recorded(program: &Program, case: Case, clock: Option<u64>) -> Run {
-    recorded_as(program, case, clock, "full")
+/// The cases of programs of these names.
+fn cases_of(names: impl IntoIterator<Item = (&'static str, Level)>) -> Vec<Case> {
+    let at = |name| PROGRAMS.iter().position(|program| program.0 == name).unwrap();
+    names.into_iter().map(|(name, level)| (at(name), level)).collect()
 }
 
-fn recorded_as(program: &Program, (at, level): Case, clock: Option<u64>, recording: &str) -> Run {
+/// With `clock` as the program's own clock (`tests/programs/clock.h`), or in real time.
+fn recorded(program: &Program, (at, level): Case, clock: Option<u64>, recording: &str) -> Run {
     let name = PROGRAMS[at].0;
     let scratch = Scratch::new();
     let state = scratch.0.join("devices");
@@ -126,19 +109,15 @@ fn recorded_as(program: &Program, (at, level): Case, clock: Option<u64>, recordi
 }
 
 /// What `vramtrace leaks` says of the programs' runs.
-fn leaks_of(program: &Program, cases: &[Case], clock: Option<u64>) -> Found {
-    leaks_as(cases, |case| recorded(program, case, clock))
-}
-
-fn leaks_as(cases: &[Case], record: impl Fn(Case) -> Run + Sync) -> Found {
-    let next = AtomicUsize::new(0);
-    let runs = Mutex::new(Vec::new());
+fn leaks_of(cases: &[Case], clock: Option<u64>, recording: &str) -> Found {
+    let program = Program::c("leaks");
+    let (left, runs) = (Mutex::new(cases.to_vec()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let run = record(*case);
-                    runs.lock().unwrap().push((*case, run.only_trace(), run));
+                while let Some(case) = { left.lock().unwrap().pop() } {
+                    let run = recorded(&program, case, clock, recording);
+                    runs.lock().unwrap().push((case, run.only_trace(), run));
                 }
             });
         }
@@ -147,9 +126,7 @@ fn leaks_as(cases: &[Case], record: impl Fn(Case) -> Run + Sync) -> Found {
     // At once: each time takes what it takes to read the C library's debug information.
     let mut command = vramtrace();
     command.args(["leaks", "--json"]).args(runs.iter().map(|(_, trace, _)| trace));
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let all = Said::by(&mut command).ended(0).json();
     let processes = all["processes"].as_array().unwrap();
     assert_eq!(processes.len(), cases.len());
     let mut case_of = BTreeMap::new();
@@ -188,15 +165,9 @@ fn assert_pool(name: &str, process: &Value) {
 /// No verdict without evidence.
 fn assert_evidence(name: &str, leak: &Value) {
     let evidence = leak["evidence"].as_array().unwrap();
-    let lines: Vec<&str> = evidence.iter().map(|line| line.as_str().unwrap()).collect();
-    assert!(lines.len() >= 2, "{name}: {leak:#}");
-    let tells = |line: &&str| line.chars().any(|c| c.is_ascii_digit());
-    assert!(lines.iter().any(tells), "{name}: {leak:#}");
+    let tells = |line: &Value| line.as_str().unwrap().contains(|c: char| c.is_ascii_digit());
+    assert!(evidence.len() >= 2 && evidence.iter().any(tells), "{name}: {leak:#}");
     assert!(!leak["shape"].as_array().unwrap().is_empty(), "{name}: {leak:#}");
-}
-
-fn names(leak: &Value, function: &str) -> bool {
-    leak["frames"].as_array().unwrap().iter().any(|frame| frame["function"] == function)
 }
 
 fn are_stacks_taken(found: &Found) -> bool {
@@ -231,7 +202,7 @@ fn scored(found: &Found) -> (String, String) {
             let sure = || leaks.iter().filter(|leak| leak["confidence"].as_f64().unwrap() >= 0.5);
             let right = |leak: &&Value| {
                 answer.is_some_and(|(verdict, function)| {
-                    leak["verdict"] == verdict && names(leak, function)
+                    leak["verdict"] == verdict && functions(leak).contains(&function)
                 })
             };
             let score = scores.get_mut(level).unwrap();
@@ -273,11 +244,10 @@ fn all_cases() -> Vec<Case> {
 /// `VRAMTRACE_SEEDS`. Time is the program's own, so it is the same on every run.
 #[test]
 fn verdicts_on_programs_with_known_answers() {
-    let program = Program::c("leaks");
     let busy = std::env::var("VRAMTRACE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     let mut all_wrong = String::new();
     for clock in 0..=busy.unwrap_or(1) {
-        let found = leaks_of(&program, &all_cases(), Some(clock));
+        let found = leaks_of(&all_cases(), Some(clock), "full");
         if !are_stacks_taken(&found) {
             return;
         }
@@ -300,10 +270,8 @@ fn verdicts_on_programs_with_known_answers() {
 #[test]
 fn verdicts_in_real_time() {
     let wanted = [("linear", Driver), ("two-sizes", Tensor), ("nothing", Driver), ("exit", Tensor)];
-    let at = |name| PROGRAMS.iter().position(|program| program.0 == name).unwrap();
-    let cases = wanted.map(|(name, level)| (at(name), level));
     let wrong = || {
-        let found = leaks_of(&Program::c("leaks"), &cases, None);
+        let found = leaks_of(&cases_of(wanted), None, "full");
         if are_stacks_taken(&found) { scored(&found).1 } else { String::new() }
     };
     let first = wrong();
@@ -317,10 +285,8 @@ fn verdicts_in_real_time() {
 /// Samples of blocks give the same verdicts as all of them, where what leaks is large against their rate.
 #[test]
 fn verdicts_of_samples() {
-    let program = Program::c("leaks");
-    let at = |name: &&str| PROGRAMS.iter().position(|program| program.0 == *name).unwrap();
-    let cases: Vec<Case> = OF_SAMPLES.iter().map(|name| (at(name), Tensor)).collect();
-    let found = leaks_as(&cases, |case| recorded_as(&program, case, Some(0), "sampled"));
+    let cases = cases_of(OF_SAMPLES.split(' ').map(|name| (name, Tensor)));
+    let found = leaks_of(&cases, Some(0), "sampled");
     if are_stacks_taken(&found) {
         let (_, wrong) = scored(&found);
         assert!(wrong.is_empty(), "{wrong}");

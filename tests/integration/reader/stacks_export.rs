@@ -1,19 +1,11 @@
 //! Stacks in the formats of profilers, and in timelines.
 
-use std::io::Read;
-
 use prost::Message;
-use testkit::Scratch;
 use testkit::trace_builder::{GPT2, SECOND, TraceBuilder, training};
+use testkit::{Scratch, gunzip};
 use vramtrace_format::Kind;
 use vramtrace_format::physical::MIB;
 use vramtrace_reader::export::stacks::pprof::Profile;
-
-fn exported(scratch: &Scratch, line: &str) -> Vec<u8> {
-    let output = scratch.run(&format!("{line} -o -"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
-}
 
 /// A line a stack, outermost first; what was freed before the end is not in it then; processes are apart.
 #[test]
@@ -44,10 +36,8 @@ fn folded_stacks_and_what_cannot_be_written() {
 #[test]
 fn pprof_parses_back() {
     let scratch = Scratch::with(&training());
-    let out = exported(&scratch, "export t.vtrace --format pprof");
-    let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(out.as_slice()).read_to_end(&mut bytes).unwrap();
-    let profile = Profile::decode(bytes.as_slice()).unwrap();
+    let out = scratch.bytes("export t.vtrace --format pprof -o -");
+    let profile = Profile::decode(&*gunzip(&out)).unwrap();
     let text = |index: i64| profile.string_table[index as usize].as_str();
     assert_eq!(text(0), "");
     let kinds: Vec<(&str, &str)> =
@@ -93,15 +83,14 @@ fn a_flame_graph_stands_alone() {
     ] {
         assert!(svg.contains(wanted), "{wanted}");
     }
-    let again = String::from_utf8(exported(&scratch, "flame t.vtrace")).unwrap();
+    let again = scratch.text("flame t.vtrace -o -");
     assert_eq!(again, svg, "the same trace gives the same picture");
     scratch.fails(2, line, "--force");
 }
 
 #[test]
 fn slices_of_a_timeline_say_who_wanted_them() {
-    let scratch = Scratch::with(&training());
-    let perfetto = exported(&scratch, "export t.vtrace --format perfetto");
+    let perfetto = Scratch::with(&training()).bytes("export t.vtrace --format perfetto -o -");
     for text in
         ["GPT2Attention._attn", "modeling_gpt2.py:212", "train.py:41 train", "train.py:77 <module>"]
     {

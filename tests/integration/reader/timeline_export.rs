@@ -1,15 +1,15 @@
 //! `vramtrace export`: each format is read back with a parser of its own kind, and holds what the
 //! traces hold.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use prost::Message;
 use serde_json::Value;
+use testkit::Scratch;
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached};
-use testkit::{Scratch, vramtrace};
 use vramtrace_format::{Definition, Event, Kind, PoolId, RefusedBy, Space, ThreadId};
 use vramtrace_reader::export::perfetto::proto::{
-    AnnotationValue, EventType, InternedName, ProcessDescriptor, Trace, TrackDescriptor,
+    AnnotationValue, EventType, InternedName, Trace, TrackDescriptor,
 };
 
 const MIB: u64 = 1 << 20;
@@ -47,11 +47,8 @@ fn two_ranks() -> Scratch {
     scratch
 }
 
-#[track_caller]
 fn exported(scratch: &Scratch, words: &str) -> Vec<u8> {
-    let output = scratch.run(&format!("export {words} -o -"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    output.stdout
+    scratch.bytes(&format!("export {words} -o -"))
 }
 
 fn rows(csv: &[u8]) -> Vec<HashMap<String, String>> {
@@ -111,98 +108,114 @@ impl Names {
     }
 }
 
-#[test]
-fn perfetto_parses_back_and_its_slices_never_overlap_on_a_track() {
-    let scratch = two_ranks();
-    let bytes = exported(&scratch, "rank0.vtrace rank1.vtrace --format perfetto");
-    let trace = Trace::decode(bytes.as_slice()).unwrap();
-    let mut tracks: HashMap<u64, TrackDescriptor> = HashMap::new();
-    let mut names: HashMap<u32, (Names, Names, Names)> = HashMap::new();
-    let mut open: HashMap<u64, u64> = HashMap::new();
-    let mut last_end: HashMap<u64, u64> = HashMap::new();
-    let (mut slices, mut instants, mut counters) = (Vec::new(), Vec::new(), BTreeMap::new());
-    for packet in &trace.packet {
-        let sequence = packet.trusted_packet_sequence_id.unwrap();
-        let first = !names.contains_key(&sequence);
-        assert_eq!(packet.sequence_flags.unwrap() & 1 == 1, first, "state is cleared once");
-        let known = names.entry(sequence).or_default();
-        if let Some(new) = &packet.interned_data {
-            known.0.learn(&new.event_categories);
-            known.1.learn(&new.event_names);
-            known.2.learn(&new.debug_annotation_names);
-        }
-        if let Some(track) = &packet.track_descriptor {
-            assert!(track.parent_uuid.is_none_or(|parent| tracks.contains_key(&parent)));
-            assert!(tracks.insert(track.uuid.unwrap(), track.clone()).is_none());
-        }
-        let Some(event) = &packet.track_event else { continue };
-        let at = packet.timestamp.unwrap();
-        let track = event.track_uuid.unwrap();
-        assert!(tracks.contains_key(&track), "a track is described before it is used");
-        assert!(event.category_iids.iter().all(|iid| known.0.0.contains_key(iid)));
-        let annotations = event.debug_annotations.iter();
-        let value = |wanted: &str| {
-            annotations
-                .clone()
-                .find(|a| known.2.0[&a.name_iid.unwrap()] == wanted)
-                .and_then(|a| a.value.clone())
-        };
-        match EventType::try_from(event.r#type.unwrap()).unwrap() {
-            EventType::SliceBegin => {
-                assert!(at >= last_end.get(&track).copied().unwrap_or(0));
-                assert!(open.insert(track, at).is_none(), "one slice at a time on a track");
-                let Some(AnnotationValue::Uint(bytes)) = value("bytes") else {
-                    panic!("a slice has its size")
-                };
-                slices.push((known.1.0[&event.name_iid.unwrap()].clone(), at, bytes));
+/// What a timeline shows, of which all that holds for every timeline is checked.
+#[derive(Default)]
+struct Shown {
+    tracks: HashMap<u64, TrackDescriptor>,
+    /// Track, name, time, bytes.
+    slices: Vec<(u64, String, u64, u64)>,
+    /// Slices whose end says how long they were.
+    lifetimes: usize,
+    instants: Vec<u64>,
+    /// By sequence and track.
+    counters: BTreeMap<(u32, String), Vec<i64>>,
+}
+
+impl Shown {
+    fn of(bytes: &[u8]) -> Shown {
+        let mut shown = Shown::default();
+        let mut names: HashMap<u32, (Names, Names, Names)> = HashMap::new();
+        let mut open: HashMap<u64, u64> = HashMap::new();
+        let mut last_end: HashMap<u64, u64> = HashMap::new();
+        for packet in Trace::decode(bytes).unwrap().packet {
+            let sequence = packet.trusted_packet_sequence_id.unwrap();
+            let first = !names.contains_key(&sequence);
+            assert_eq!(packet.sequence_flags.unwrap() & 1 == 1, first, "state is cleared once");
+            let known = names.entry(sequence).or_default();
+            if let Some(new) = &packet.interned_data {
+                known.0.learn(&new.event_categories);
+                known.1.learn(&new.event_names);
+                known.2.learn(&new.debug_annotation_names);
             }
-            EventType::SliceEnd => {
-                assert!(at >= open.remove(&track).expect("an end has its begin"));
-                last_end.insert(track, at);
-                assert!(value("lifetime_s").is_some());
+            if let Some(track) = &packet.track_descriptor {
+                let is_known = |parent| shown.tracks.contains_key(&parent);
+                assert!(track.parent_uuid.is_none_or(is_known));
+                assert!(shown.tracks.insert(track.uuid.unwrap(), track.clone()).is_none());
             }
-            EventType::Instant => instants.push(at),
-            EventType::Counter => {
-                let name = tracks[&track].name.clone().unwrap();
-                assert_eq!(tracks[&track].counter.as_ref().unwrap().unit, Some(3));
-                let bytes = event.counter_value.unwrap() as u64 / MIB;
-                counters.entry((sequence, name)).or_insert_with(Vec::new).push(bytes);
+            let Some(event) = &packet.track_event else { continue };
+            let at = packet.timestamp.unwrap();
+            let track = event.track_uuid.unwrap();
+            let descriptor = &shown.tracks[&track];
+            assert!(event.category_iids.iter().all(|iid| known.0.0.contains_key(iid)));
+            let value = |wanted: &str| {
+                let mut annotations = event.debug_annotations.iter();
+                let found = annotations.find(|a| known.2.0[&a.name_iid.unwrap()] == wanted);
+                found.and_then(|a| a.value.clone())
+            };
+            match EventType::try_from(event.r#type.unwrap()).unwrap() {
+                EventType::SliceBegin => {
+                    assert!(at >= last_end.get(&track).copied().unwrap_or(0));
+                    assert!(open.insert(track, at).is_none(), "one slice at a time on a track");
+                    let bytes = match value("bytes") {
+                        Some(AnnotationValue::Uint(bytes)) => bytes,
+                        _ => 0,
+                    };
+                    let name = known.1.0[&event.name_iid.unwrap()].clone();
+                    shown.slices.push((track, name, at, bytes));
+                }
+                EventType::SliceEnd => {
+                    assert!(at >= open.remove(&track).expect("an end has its begin"));
+                    last_end.insert(track, at);
+                    shown.lifetimes += usize::from(value("lifetime_s").is_some());
+                }
+                EventType::Instant => shown.instants.push(at),
+                EventType::Counter => {
+                    assert_eq!(descriptor.counter.as_ref().unwrap().unit, Some(3));
+                    let name = descriptor.name.clone().unwrap();
+                    let values = shown.counters.entry((sequence, name)).or_default();
+                    values.push(event.counter_value.unwrap());
+                }
+                EventType::Unspecified => panic!("an event has a type"),
             }
-            EventType::Unspecified => panic!("an event has a type"),
         }
+        assert!(open.is_empty());
+        shown
     }
-    assert!(open.is_empty());
-    assert_eq!((slices.len(), instants), (10, vec![4 * SECOND, 14 * SECOND]));
-    assert_eq!(slices[0], ("cuMemAlloc_v2 4.00 MiB".into(), SECOND, 4 * MIB));
-    assert_eq!(slices[5], ("cuMemAlloc_v2 4.00 MiB".into(), 11 * SECOND, 4 * MIB));
-    assert_eq!(counters[&(1, "GPU 0: live".into())], [4, 6, 38, 34, 36]);
-    assert_eq!(counters[&(2, "GPU 0: pool".into())], [32]);
-    let processes: Vec<_> = tracks.values().filter_map(|track| track.process.as_ref()).collect();
-    assert_eq!(processes.len(), 2);
-    assert!(processes[0].pid != processes[1].pid, "two hosts with one pid stay two processes");
-    let named = |of: &&ProcessDescriptor| of.process_name.clone().unwrap();
-    let names: Vec<String> = processes.iter().map(named).collect();
-    for rank in ["rank 0: ", "rank 1: "] {
-        assert!(names.iter().any(|name| name.starts_with(rank)), "{names:?}");
+
+    fn name(&self, track: u64) -> &str {
+        self.tracks[&track].name.as_deref().unwrap_or_default()
     }
 }
 
 #[test]
-fn an_existing_file_is_kept_unless_forced() {
-    let scratch = two_ranks();
-    let target = scratch.0.join("out.csv");
-    std::fs::write(&target, "mine").unwrap();
-    let line = "export rank0.vtrace --format csv -o out.csv";
-    scratch.fails(2, line, "--force");
-    assert_eq!(std::fs::read(&target).unwrap(), b"mine");
-    scratch.text(&format!("{line} --force"));
-    assert!(std::fs::read(&target).unwrap().starts_with(b"record,"));
+fn perfetto_parses_back_and_its_slices_never_overlap_on_a_track() {
+    let bytes = exported(&two_ranks(), "rank0.vtrace rank1.vtrace --format perfetto");
+    let shown = Shown::of(&bytes);
+    assert_eq!((shown.slices.len(), shown.instants.clone()), (10, vec![4 * SECOND, 14 * SECOND]));
+    assert!(shown.slices.iter().all(|slice| slice.3 > 0), "a slice has its size");
+    assert_eq!(shown.lifetimes, 10);
+    let slice = |n: usize| (&*shown.slices[n].1, shown.slices[n].2, shown.slices[n].3);
+    assert_eq!(slice(0), ("cuMemAlloc_v2 4.00 MiB", SECOND, 4 * MIB));
+    assert_eq!(slice(5), ("cuMemAlloc_v2 4.00 MiB", 11 * SECOND, 4 * MIB));
+    let mib = |n: &i64| *n as u64 / MIB;
+    let counter = |sequence, name: &str| {
+        shown.counters[&(sequence, name.to_string())].iter().map(mib).collect::<Vec<_>>()
+    };
+    assert_eq!(counter(1, "GPU 0: live"), [4, 6, 38, 34, 36]);
+    assert_eq!(counter(2, "GPU 0: pool"), [32]);
+    let processes = shown.tracks.values().filter_map(|track| track.process.as_ref());
+    let processes: BTreeMap<_, _> = processes.map(|of| (of.pid, of.process_name())).collect();
+    assert_eq!(processes.len(), 2, "two hosts with one pid stay two processes");
+    for rank in ["rank 0: ", "rank 1: "] {
+        assert!(processes.values().any(|name| name.starts_with(rank)), "{processes:?}");
+    }
 }
 
 #[test]
 fn bad_input_is_exit_2_and_leaves_nothing() {
     let scratch = two_ranks();
-    std::fs::write(scratch.0.join("text.vtrace"), "no trace at all").unwrap();
+    scratch.write("text.vtrace", "no trace at all");
+    scratch.write("out.csv", "mine");
     scratch.damaged_traces();
     for (words, says) in [
         ("none.vtrace -o o", "none.vtrace"),
@@ -212,11 +225,15 @@ fn bad_input_is_exit_2_and_leaves_nothing() {
         ("rank0.vtrace --from 3 --to 1 -o o", "--from"),
         ("rank0.vtrace --format xml -o o", "perfetto"),
         ("rank0.vtrace", "--output"),
+        ("rank0.vtrace --format csv -o out.csv", "--force"),
     ] {
         scratch.fails(2, &format!("export {words}"), says);
     }
     let left = std::fs::read_dir(&scratch.0).unwrap();
-    assert_eq!(left.count(), 3);
+    assert_eq!(left.count(), 4);
+    assert_eq!(std::fs::read(scratch.0.join("out.csv")).unwrap(), b"mine");
+    scratch.text("export rank0.vtrace --format csv -o out.csv --force");
+    assert!(std::fs::read(scratch.0.join("out.csv")).unwrap().starts_with(b"record,"));
 }
 
 #[test]
@@ -228,13 +245,8 @@ fn a_reader_that_goes_away_ends_it_quietly() {
         t.alloc(n * 1000, Kind::Device, 0x7f00_0000_0000 + n * (2 << 20), 2 * MIB);
     }
     let scratch = Scratch::with(&t);
-    let mut child = vramtrace()
-        .args(["export", "t.vtrace", "--format", "csv", "-o", "-"])
-        .current_dir(&scratch.0)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut export = scratch.command(&["export", "t.vtrace", "--format", "csv", "-o", "-"]);
+    let mut child = export.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 6];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     assert_eq!(&first, b"record");
@@ -247,49 +259,22 @@ const PYTORCH: &str = "tests/data/roles/gpt2.vtrace.gz";
 
 #[test]
 fn a_run_of_pytorch_has_few_tracks_and_slices_with_names() {
-    let scratch = Scratch::recorded(PYTORCH);
-    let bytes = exported(&scratch, "t.vtrace --format perfetto");
-    let trace = Trace::decode(bytes.as_slice()).unwrap();
-    let mut tracks: HashMap<u64, String> = HashMap::new();
-    let mut names: HashMap<u64, String> = HashMap::new();
-    let (mut lanes, mut counters, mut slices) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-    let (mut small, mut activations) = (0, 0);
-    for packet in &trace.packet {
-        if let Some(new) = &packet.interned_data {
-            let all = new.event_names.iter();
-            names.extend(all.map(|name| (name.iid.unwrap(), name.name.clone().unwrap())));
-        }
-        if let Some(track) = &packet.track_descriptor {
-            tracks.insert(track.uuid.unwrap(), track.name.clone().unwrap_or_default());
-        }
-        let Some(event) = &packet.track_event else { continue };
-        let track = event.track_uuid.unwrap();
-        match EventType::try_from(event.r#type.unwrap()).unwrap() {
-            EventType::SliceBegin => {
-                let lane: &mut std::collections::BTreeSet<u64> =
-                    lanes.entry(tracks[&track].clone()).or_default();
-                lane.insert(track);
-                slices.push(names[&event.name_iid.unwrap()].clone());
-            }
-            EventType::Counter => {
-                counters.insert(tracks[&track].clone(), event.counter_value.unwrap());
-                small += u32::from(tracks[&track].contains("small_blocks"));
-                if tracks[&track] == "activations" {
-                    activations = event.counter_value.unwrap().max(activations);
-                }
-            }
-            _ => {}
-        }
+    let shown = Shown::of(&exported(&Scratch::recorded(PYTORCH), "t.vtrace --format perfetto"));
+    let mut lanes: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    for (track, name, ..) in &shown.slices {
+        lanes.entry(shown.name(*track)).or_default().insert(*track);
+        assert!(!name.starts_with("_Z"), "{name}");
     }
-    let of_blocks = lanes.get("GPU 0 PyTorch blocks").unwrap();
-    assert!((2..=64).contains(&of_blocks.len()), "{} lanes", of_blocks.len());
+    assert!(lanes["GPU 0 PyTorch blocks"].len() >= 2);
     assert!(lanes.values().all(|lanes| lanes.len() <= 64), "{lanes:?}");
-    assert!(tracks.len() < 200, "{} tracks", tracks.len());
-    assert!(small > 0 && activations > 3_000_000_000, "{counters:?}");
-    assert!(slices.iter().any(|name| name == "loss_utils.py:40 442.00 MiB"), "{slices:?}");
-    assert!(slices.iter().all(|name| !name.starts_with("_Z")));
-    assert_eq!(counters["weights"], 498_558_976);
-    assert!(lanes.contains_key(lanes.keys().find(|name| name.starts_with("phases of")).unwrap()));
+    assert!(lanes.keys().any(|name| name.starts_with("phases of")));
+    assert!(shown.tracks.len() < 200, "{} tracks", shown.tracks.len());
+    assert!(shown.slices.iter().any(|slice| slice.1 == "loss_utils.py:40 442.00 MiB"));
+    let counters = || shown.counters.iter().map(|((_, name), values)| (&**name, values));
+    assert!(counters().any(|(name, _)| name.contains("small_blocks")));
+    let of = |wanted| counters().find(|(name, _)| *name == wanted).unwrap().1;
+    assert!(*of("activations").iter().max().unwrap() > 3_000_000_000);
+    assert_eq!(of("weights").last(), Some(&498_558_976));
 }
 
 #[test]

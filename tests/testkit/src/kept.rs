@@ -16,23 +16,7 @@ impl Scratch {
     pub fn prints(&self, kept: &str, lines: &[&str]) {
         let mut printed = String::new();
         lines.iter().for_each(|line| self.print(line, &mut printed));
-        let path = repository().join(format!("tests/data/kept/{kept}.txt"));
-        if std::env::var_os("BLESS").is_some() {
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(&path, &printed).unwrap();
-        }
-        let expected = std::fs::read_to_string(&path).unwrap_or_default();
-        let differs = expected.lines().zip(printed.lines()).position(|(was, is)| was != is);
-        let at = differs.unwrap_or(expected.lines().count().min(printed.lines().count()));
-        let line = |text: &str| text.lines().nth(at).unwrap_or("(no such line)").to_string();
-        assert!(
-            printed == expected,
-            "{}:{} (BLESS=1 writes it anew)\n- {}\n+ {}\nin\n{printed}",
-            path.display(),
-            at + 1,
-            line(&expected),
-            line(&printed)
-        );
+        is_kept(kept, &printed);
     }
 
     fn print(&self, line: &str, to: &mut String) {
@@ -55,6 +39,28 @@ impl Scratch {
         }
         stderr.lines().for_each(|line| writeln!(to, "! {}", line.trim_end()).unwrap());
     }
+}
+
+/// The text is what is kept under this name.
+#[track_caller]
+pub fn is_kept(kept: &str, printed: &str) {
+    let path = repository().join(format!("tests/data/kept/{kept}.txt"));
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, printed).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = expected.lines().zip(printed.lines()).position(|(was, is)| was != is);
+    let at = differs.unwrap_or(expected.lines().count().min(printed.lines().count()));
+    let line = |text: &str| text.lines().nth(at).unwrap_or("(no such line)").to_string();
+    assert!(
+        printed == expected,
+        "{}:{} (BLESS=1 writes it anew)\n- {}\n+ {}\nin\n{printed}",
+        path.display(),
+        at + 1,
+        line(&expected),
+        line(printed)
+    );
 }
 
 fn value_at(value: &Value, path: &[&str]) -> Value {

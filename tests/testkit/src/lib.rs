@@ -37,10 +37,11 @@ pub use binaries::{bin_dir, repository, shim, sim, sim_dir, temporary, vramtrace
 pub use child::{in_child, redirect, user};
 pub use group::Group;
 pub use interactive::InteractiveProgram;
+pub use kept::is_kept;
 pub use machine::{compiler, glibc_minor};
 pub use program::Program;
 pub use pythons::pythons;
-pub use reachable::{reachable, reachable_directory};
+pub use reachable::{fifo, reachable, reachable_directory};
 pub use reading::{Said, functions, gunzip, has, sum, unpacked};
 pub use run::{Run, report};
 pub use scratch::Scratch;

@@ -75,3 +75,7 @@ pub fn reachable_sim_dir() -> PathBuf {
     }
     directory
 }
+
+pub fn fifo(path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
