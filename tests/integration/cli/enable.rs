@@ -3,40 +3,42 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use testkit::{Scratch, pythons, repository, shim, sim_dir, skip, vramtrace};
+use testkit::{Said, Scratch, pythons, repository, shim, sim_dir, skip};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn environment(scratch: &Scratch, python: &Path) -> PathBuf {
-    let place = scratch.0.join("venv");
-    let mut venv = Command::new(python);
-    let made = venv.args(["-m", "venv", "--without-pip"]).arg(&place).output().unwrap();
-    assert!(made.status.success(), "{}", text(&made.stderr));
-    place
+/// A directory with a virtual environment of this Python.
+fn environment(python: &Path) -> Scratch {
+    let scratch = Scratch::new();
+    scratch.shell(&format!("{} -m venv --without-pip venv", python.display()));
+    scratch
 }
 
 /// `vramtrace ARGS` with that environment active.
-fn ours(venv: &Path, args: &[&str]) -> Output {
-    let mut command = vramtrace();
-    command.args(args).env("VIRTUAL_ENV", venv).env_remove("LD_PRELOAD").env_remove("VRAMTRACE");
-    command.output().unwrap()
+fn ours(scratch: &Scratch, args: &[&str]) -> Said {
+    let mut command = scratch.command(args);
+    Said::by(command.env("VIRTUAL_ENV", scratch.0.join("venv")).env_remove("VRAMTRACE"))
 }
 
-fn python(scratch: &Scratch, args: &[&str]) -> Command {
+/// Its Python with this variable.
+fn python(scratch: &Scratch, args: &[&str], variable: (&str, &str)) -> Command {
     let mut command = Command::new(scratch.0.join("venv/bin/python"));
     command.args(args).current_dir(&scratch.0).env_remove("LD_PRELOAD");
-    command.env("LD_LIBRARY_PATH", sim_dir()).env("VRAMTRACE_SIM", "1x24GiB");
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("VRAMTRACE") {
             command.env_remove(name);
         }
     }
-    command.env("VRAMTRACE_SIM", "1x24GiB");
+    command.env("LD_LIBRARY_PATH", sim_dir()).env("VRAMTRACE_SIM", "1x24GiB");
+    command.env(variable.0, variable.1);
     command
+}
+
+const ON: (&str, &str) = ("VRAMTRACE", "1");
+const NONE: (&str, &str) = ("UNUSED", "");
+
+fn says(scratch: &Scratch, code: &str, variable: (&str, &str)) -> Said {
+    Said::by(&mut python(scratch, &["-c", code], variable))
 }
 
 /// The first Python that is there.
@@ -54,42 +56,36 @@ const TAKE: &str = "import gpu; gpu.Tensor(1 << 20)";
 fn every_python_records_with_the_switch_and_not_without() {
     let library = shim().canonicalize().unwrap();
     for (minor, path) in pythons() {
-        let scratch = Scratch::new();
-        let venv = environment(&scratch, &path);
+        let scratch = environment(&path);
         std::fs::copy(repository().join("docs/programs/gpu.py"), scratch.0.join("gpu.py")).unwrap();
-        let enabled = ours(&venv, &["enable"]);
-        assert!(enabled.status.success(), "3.{minor}: {}", text(&enabled.stderr));
-        let plain = python(&scratch, &["-c", TAKE]).output().unwrap();
-        assert!(plain.status.success(), "{}", text(&plain.stderr));
+        ours(&scratch, &["enable"]).ended(0);
+        says(&scratch, TAKE, NONE).ended(0);
         assert!(scratch.traces().is_empty(), "3.{minor} records without VRAMTRACE=1");
+        let recorded = says(&scratch, TAKE, ON).ended(0);
+        assert_eq!(scratch.traces().len(), 1, "3.{minor}: {recorded:?}");
         let other = "/usr/lib/no-such-library.so";
-        let recorded = python(&scratch, &["-c", TAKE]).env("VRAMTRACE", "1").output().unwrap();
-        assert!(recorded.status.success(), "{}", text(&recorded.stderr));
-        assert_eq!(scratch.traces().len(), 1, "3.{minor}: {}", text(&recorded.stderr));
         let show = "import os; print(os.environ['LD_PRELOAD'], os.environ.get('_VRAMTRACE_START'))";
-        let mut kept = python(&scratch, &["-c", show]);
-        let kept = kept.env("VRAMTRACE", "1").env("LD_PRELOAD", other).output().unwrap();
-        let expected = format!("{}:{other} None", library.display());
-        assert_eq!(text(&kept.stdout).trim(), expected, "3.{minor}");
-        let disabled = ours(&venv, &["disable"]);
-        assert!(disabled.status.success(), "{}", text(&disabled.stderr));
-        let after = python(&scratch, &["-c", "import vramtrace_start"]).output().unwrap();
-        assert!(text(&after.stderr).contains("No module named"), "{}", text(&after.stderr));
-        assert_eq!(ours(&venv, &["disable"]).status.code(), Some(1), "there is none any more");
+        let mut kept = python(&scratch, &["-c", show], ON);
+        let kept = Said::by(kept.env("LD_PRELOAD", other)).out;
+        assert_eq!(kept.trim(), format!("{}:{other} None", library.display()), "3.{minor}");
+        ours(&scratch, &["disable"]).ended(0);
+        let after = says(&scratch, "import vramtrace_start", NONE);
+        assert!(after.err.contains("No module named"), "{}", after.err);
+        // There is none any more.
+        ours(&scratch, &["disable"]).ended(1);
     }
 }
 
 #[test]
 fn the_process_keeps_its_pid_its_descriptors_and_its_command_line() {
     let Some(path) = any() else { return };
-    let scratch = Scratch::new();
-    let venv = environment(&scratch, &path);
-    assert!(ours(&venv, &["enable"]).status.success());
+    let scratch = environment(&path);
+    ours(&scratch, &["enable"]).ended(0);
     let body = "import os, sys\n\
         print(os.getpid(), 'libvramtrace' in os.environ.get('LD_PRELOAD', ''), sys.argv)\n";
     std::fs::create_dir(scratch.0.join("package")).unwrap();
-    std::fs::write(scratch.0.join("package/__main__.py"), body).unwrap();
-    std::fs::write(scratch.0.join("script.py"), body).unwrap();
+    scratch.write("package/__main__.py", body);
+    scratch.write("script.py", body);
     let ways: [(&[&str], &str); 5] = [
         (&["-c", body, "a b", ""], "['-c', 'a b', '']"),
         (&["-m", "package", "-x"], "-x']"),
@@ -98,82 +94,67 @@ fn the_process_keeps_its_pid_its_descriptors_and_its_command_line() {
         (&[], "['']"),
     ];
     for (args, argv) in ways {
-        let mut command = python(&scratch, args);
-        command.env("VRAMTRACE", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut command = python(&scratch, args, ON);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
         let pid = child.id();
-        let out = text(&child.wait_with_output().unwrap().stdout);
+        let out = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
         assert!(out.starts_with(&format!("{pid} True ")), "{args:?}: {out}");
         assert!(out.trim_end().ends_with(argv), "{args:?}: {out}");
     }
     // A descriptor that the parent opened stays open.
-    let mut shell = Command::new("sh");
-    let inner = "exec 7>seven; exec venv/bin/python -c 'import os; os.write(7, b\"here\")'";
-    shell.args(["-c", inner]).current_dir(&scratch.0).env("VRAMTRACE", "1");
-    assert!(shell.env_remove("LD_PRELOAD").status().unwrap().success());
+    scratch.shell(
+        "exec 7>seven; VRAMTRACE=1 exec venv/bin/python -c 'import os; os.write(7, b\"here\")'",
+    );
     assert_eq!(std::fs::read(scratch.0.join("seven")).unwrap(), b"here");
 }
 
 #[test]
 fn always_survives_a_lost_environment_and_0_switches_it_off() {
     let Some(path) = any() else { return };
-    let scratch = Scratch::new();
-    let venv = environment(&scratch, &path);
-    assert!(ours(&venv, &["enable", "--always"]).status.success());
+    let scratch = environment(&path);
+    ours(&scratch, &["enable", "--always"]).ended(0);
     let show = "import os; print('libvramtrace' in os.environ.get('LD_PRELOAD', ''))";
-    let program = venv.join("bin/python");
-    let bare = Command::new("env").arg("-i").arg(&program).args(["-c", show]).output().unwrap();
-    assert_eq!(text(&bare.stdout).trim(), "True", "{}", text(&bare.stderr));
-    let off = python(&scratch, &["-c", show]).env("VRAMTRACE", "0").output().unwrap();
-    assert_eq!(text(&off.stdout).trim(), "False");
-    let again = ours(&venv, &["enable"]);
-    assert!(again.status.success(), "written anew, without the switch");
-    let off = python(&scratch, &["-c", show]).output().unwrap();
-    assert_eq!(text(&off.stdout).trim(), "False");
+    let bare = scratch.shell(&format!("env -i venv/bin/python -c \"{show}\""));
+    assert_eq!(bare.trim(), "True");
+    assert_eq!(says(&scratch, show, ("VRAMTRACE", "0")).out.trim(), "False");
+    // Written anew, without the switch.
+    ours(&scratch, &["enable"]).ended(0);
+    assert_eq!(says(&scratch, show, NONE).out.trim(), "False");
 }
 
 #[test]
 fn a_library_that_is_gone_is_one_line_and_the_program_runs() {
     let Some(path) = any() else { return };
-    let scratch = Scratch::new();
-    let venv = environment(&scratch, &path);
+    let scratch = environment(&path);
     let copy = scratch.0.join("libvramtrace.so");
     std::fs::copy(shim(), &copy).unwrap();
-    let mut command = vramtrace();
-    command.arg("enable").env("VIRTUAL_ENV", &venv).env("VRAMTRACE_LIB", &copy);
-    assert!(command.output().unwrap().status.success());
+    let mut command = scratch.command(&["enable"]);
+    command.env("VIRTUAL_ENV", scratch.0.join("venv")).env("VRAMTRACE_LIB", &copy);
+    Said::by(&mut command).ended(0);
     std::fs::remove_file(&copy).unwrap();
-    let output = python(&scratch, &["-c", "print('ran')"]).env("VRAMTRACE", "1").output().unwrap();
-    assert_eq!((text(&output.stdout).trim(), output.status.code()), ("ran", Some(0)));
-    let printed = text(&output.stderr);
-    assert!(printed.lines().count() == 1 && printed.contains("is gone"), "{printed}");
+    let said = says(&scratch, "print('ran')", ON).ended(0);
+    assert_eq!(said.out.trim(), "ran");
+    assert!(said.err.lines().count() == 1 && said.err.contains("is gone"), "{}", said.err);
 }
 
 #[test]
 fn outside_of_an_environment_it_asks_for_whom() {
     let Some(path) = any() else { return };
-    let scratch = Scratch::new();
-    let outside = |args: &[&str]| {
-        let mut command = vramtrace();
-        command.args(args).arg("--python").arg(&path).env_remove("VIRTUAL_ENV");
+    let scratch = environment(&path);
+    let outside = |line: &str| {
+        let mut command = scratch.command(&line.split(' ').collect::<Vec<_>>());
+        command.arg("--python").arg(&path).env_remove("VIRTUAL_ENV");
         let home = scratch.0.join("home");
-        command.env("PYTHONUSERBASE", &home).env("HOME", &home).output().unwrap()
+        Said::by(command.env("PYTHONUSERBASE", &home).env("HOME", &home))
     };
-    let asked = outside(&["enable"]);
-    assert_eq!(asked.status.code(), Some(2));
-    let printed = text(&asked.stderr);
-    assert!(printed.contains("--user") && printed.contains("--system"), "{printed}");
-    let both = outside(&["enable", "--user", "--system"]);
-    assert_eq!(both.status.code(), Some(2));
-    let user = outside(&["enable", "--user"]);
-    assert!(user.status.success(), "{}", text(&user.stderr));
-    assert!(text(&user.stderr).contains("/home/"), "{}", text(&user.stderr));
-    assert!(outside(&["disable", "--user"]).status.success());
-    let venv = environment(&scratch, &path);
-    let inside = ours(&venv, &["enable", "--user"]);
-    assert_eq!(inside.status.code(), Some(2));
-    assert!(text(&inside.stderr).contains("omit --user"), "{}", text(&inside.stderr));
-    let none = vramtrace().args(["enable", "--python", "/no/python"]).output().unwrap();
-    assert_eq!(none.status.code(), Some(2));
+    let asked = outside("enable").ended(2).err;
+    assert!(asked.contains("--user") && asked.contains("--system"), "{asked}");
+    outside("enable --user --system").ended(2);
+    let user = outside("enable --user").ended(0).err;
+    assert!(user.contains("/home/"), "{user}");
+    outside("disable --user").ended(0);
+    let inside = ours(&scratch, &["enable", "--user"]).ended(2).err;
+    assert!(inside.contains("omit --user"), "{inside}");
+    scratch.fails(2, "enable --python /no/python", "");
 }

@@ -1,27 +1,16 @@
 //! `vramtrace env`: what it prints is what starts the recorder, in every place that it knows.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
-use serde_json::Value;
-use testkit::{Scratch, repository, shim, sim, sim_dir, vramtrace};
+use testkit::{Said, Scratch, bin_dir, repository, shim, sim, sim_dir};
 
 const PLACES: [&str; 4] = ["sh", "file", "json", "docker"];
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn env(args: &[&str]) -> Output {
-    let mut command = vramtrace();
-    command.arg("env").args(args).env_remove("VRAMTRACE_LIB");
-    command.output().unwrap()
-}
-
+#[track_caller]
 fn printed(args: &[&str]) -> String {
-    let output = env(args);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stderr).lines().count(), 1, "one line says where it belongs");
-    text(&output.stdout)
+    let said = Scratch::new().says(&[&["env"], args].concat()).ended(0);
+    assert_eq!(said.err.lines().count(), 1, "one line says where it belongs");
+    said.out
 }
 
 fn library() -> String {
@@ -49,16 +38,11 @@ fn a_shell_that_evaluates_it_records_and_keeps_what_was_preloaded() {
     let script = "eval \"$($VRAMTRACE env --out traces/ 2>/dev/null)\"; echo $LD_PRELOAD; ";
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{script}{take}")]).current_dir(&scratch.0);
-    let vramtrace = testkit::bin_dir().join("vramtrace");
-    shell
-        .env("VRAMTRACE", vramtrace)
-        .env("LD_PRELOAD", "libm.so.6")
-        .env("VRAMTRACE_SIM", "1x24GiB");
-    let output = shell.env("LD_LIBRARY_PATH", sim_dir()).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout).trim(), format!("{}:libm.so.6", library()));
-    let traces = std::fs::read_dir(scratch.0.join("traces")).unwrap();
-    assert_eq!(traces.count(), 1);
+    shell.env("VRAMTRACE", bin_dir().join("vramtrace")).env("LD_PRELOAD", "libm.so.6");
+    shell.env("VRAMTRACE_SIM", "1x24GiB").env("LD_LIBRARY_PATH", sim_dir());
+    let said = Said::by(&mut shell).ended(0);
+    assert_eq!(said.out.trim(), format!("{}:libm.so.6", library()));
+    assert_eq!(std::fs::read_dir(scratch.0.join("traces")).unwrap().count(), 1);
 }
 
 /// The commands are well-formed: a shell parses them, and the words arrive as they should.
@@ -68,19 +52,14 @@ fn commands_give_each_variable_to_the_program() {
     for (place, before, after) in [("docker", "docker() { echo \"$@\"; }\n", ""), ("sh", "", "env")]
     {
         let text_of = printed(&["--for", place, "--out", "/a b/%p.vtrace"]);
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{before}{text_of}{after}")]).current_dir(&scratch.0);
-        let output = shell.env_remove("LD_PRELOAD").output().unwrap();
-        let out = text(&output.stdout);
-        assert!(output.status.success(), "{place}: {}", text(&output.stderr));
-        assert!(out.contains("/a b/%p.vtrace"), "{place}: {out}");
-        assert!(!out.contains('\''), "{place}: {out}");
+        let out = scratch.shell(&format!("{before}{text_of}{after}"));
+        assert!(out.contains("/a b/%p.vtrace") && !out.contains('\''), "{place}: {out}");
     }
 }
 
 #[test]
 fn json_is_json_and_files_are_lines_of_variables() {
-    let found: Value = serde_json::from_str(&printed(&["--for", "json"])).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&printed(&["--for", "json"])).unwrap();
     assert_eq!(found["LD_PRELOAD"], library());
     let lines = printed(&["--for", "file", "--cap", "0=8GiB,1=50%"]);
     assert!(lines.lines().all(|line| line.split_once('=').is_some_and(|(name, _)| {
@@ -103,9 +82,7 @@ fn a_container_has_the_directory_of_the_traces_at_the_same_path() {
         assert!(!docker.contains("$PWD"), "{docker}");
     }
     let scratch = Scratch::new();
-    let mut relative = vramtrace();
-    relative.args(["env", "--for", "docker", "--out", "traces"]).current_dir(&scratch.0);
-    let docker = text(&relative.env_remove("VRAMTRACE_LIB").output().unwrap().stdout);
+    let docker = scratch.text("env --for docker --out traces");
     let directory = scratch.0.join("traces").display().to_string();
     assert!(docker.contains(&format!("--volume {directory}:{directory} ")), "{docker}");
     assert!(printed(&["--for", "docker"]).contains("/vramtrace:"));
@@ -119,8 +96,7 @@ fn bad_values_are_refused() {
         (&["--cap", "8"], "8GiB"),
         (&["--out", "a\nb"], "line break"),
     ] {
-        let output = env(args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(text(&output.stderr).contains(part), "{}", text(&output.stderr));
+        let said = Scratch::new().says(&[&["env"], args].concat()).ended(2);
+        assert!(said.err.contains(part), "{}", said.err);
     }
 }

@@ -4,24 +4,16 @@
 
 use prost::Message;
 use serde_json::Value;
-use testkit::{Program, Run, Scratch, Setup, shim, vramtrace};
+use testkit::{Program, Run, Said, Scratch, Setup, shim};
 use vramtrace_reader::export::perfetto::proto::{EventType, Trace};
 
 const MIB: u64 = 1 << 20;
-
-fn by_phase(run: &Run, format: &[&str]) -> String {
-    let mut command = vramtrace();
-    command.args(["report", "--by", "phase"]).args(format).arg(run.only_trace());
-    let output = command.env("NO_COLOR", "1").output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// Path, times, and of device 0: peak, allocated, freed, stayed, in MiB.
 type Row = (String, u64, [u64; 4]);
 
 fn rows(run: &Run) -> Vec<Row> {
-    let report: Value = serde_json::from_str(&by_phase(run, &["--json"])).unwrap();
+    let report = run.json("report --by phase");
     let row = |phase: &Value| {
         let path: Vec<&str> =
             phase["path"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
@@ -33,10 +25,13 @@ fn rows(run: &Run) -> Vec<Row> {
     report["processes"][0]["phases"].as_array().unwrap().iter().map(row).collect()
 }
 
+fn marked() -> Setup {
+    Setup::simulated().preload().env("NVTX_INJECTION64_PATH", shim())
+}
+
 fn check(program: &Program) {
     let bare = program.run(Setup::simulated()).ok();
-    let setup = Setup::simulated().preload().env("NVTX_INJECTION64_PATH", shim());
-    let run = program.run(setup).ok();
+    let run = program.run(marked()).ok();
     assert_eq!((&bare.stdout, run.stderr.as_str()), (&run.stdout, ""));
     let row = |path: &str, times, sums| (path.to_string(), times, sums);
     let mut found = rows(&run);
@@ -53,7 +48,7 @@ fn check(program: &Program) {
     ];
     wanted.sort();
     assert_eq!(found, wanted);
-    let text = by_phase(&run, &[]);
+    let text = run.text("report --by phase");
     let squeezed: Vec<String> =
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for line in ["GPU 0 by phase", "phase times time peak allocated allocated in all freed stayed"]
@@ -71,10 +66,9 @@ fn ranges_become_phases() {
 
 #[test]
 fn timelines_show_the_phases() {
-    let setup = Setup::simulated().preload().env("NVTX_INJECTION64_PATH", shim());
-    let run = Program::c("phases").run(setup).ok();
-    let timeline = vramtrace().args(["export", "-o", "-"]).arg(run.only_trace()).output().unwrap();
-    let packets = Trace::decode(&*timeline.stdout).unwrap().packet;
+    let run = Program::c("phases").run(marked()).ok();
+    let timeline = run.scratch.bytes(&format!("export -o - {}", run.only_trace().display()));
+    let packets = Trace::decode(&*timeline).unwrap().packet;
     let names = || packets.iter().filter_map(|packet| packet.interned_data.as_ref());
     let count = |kind: EventType, name: &str| {
         let id = names().flat_map(|new| &new.event_names).find(|of| of.name() == name);
@@ -105,14 +99,12 @@ fn ranges_of_the_real_headers_become_phases() {
 #[test]
 fn run_asks_for_marks_unless_another_tool_does() {
     let scratch = Scratch::new();
-    testkit::sim();
     let run = |nvtx: Option<&str>| {
-        let mut command = vramtrace();
-        command.args(["run", "--out", "t", "--", "sh", "-c", "echo \"$NVTX_INJECTION64_PATH\""]);
+        let echo = ["sh", "-c", "echo \"$NVTX_INJECTION64_PATH\""];
+        let mut command = scratch.command(&[&["run", "--out", "t", "--"], &echo[..]].concat());
         command.env_remove("NVTX_INJECTION64_PATH");
         command.envs(nvtx.map(|path| ("NVTX_INJECTION64_PATH", path)));
-        let output = command.current_dir(&scratch.0).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().to_string()
+        Said::by(&mut command).out.trim().to_string()
     };
     assert_eq!(std::path::Path::new(&run(None)), shim().canonicalize().unwrap());
     assert_eq!(run(Some("/opt/other/libtool.so")), "/opt/other/libtool.so");

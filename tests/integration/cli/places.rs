@@ -2,13 +2,12 @@
 //! be written, libraries for another machine.
 
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::Command;
 
-use testkit::{Scratch, bin_dir, repository, shim, sim, skip_here, vramtrace};
+use testkit::{Said, Scratch, bin_dir, repository, shim, sim, skip_here};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 const TAKE: &str = "import gpu; gpu.Tensor(1 << 20)";
@@ -21,13 +20,12 @@ fn a_library_on_a_noexec_mount_is_named_and_nothing_is_run() {
     std::fs::create_dir(scratch.0.join("mounted")).unwrap();
     let mut shell = Command::new("unshare");
     shell.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]).arg(shim());
-    let output = shell.arg(bin_dir().join("vramtrace")).current_dir(&scratch.0).output().unwrap();
-    let printed = text(&output.stderr);
-    if printed.contains("unshare") || printed.contains("mount:") {
+    let said = Said::by(shell.arg(bin_dir().join("vramtrace")).current_dir(&scratch.0));
+    if said.err.contains("unshare") || said.err.contains("mount:") {
         skip_here("places: no mount namespace here");
         return;
     }
-    assert_eq!(output.status.code(), Some(2), "{printed}");
+    let printed = said.ended(2).err;
     assert!(printed.contains("mounted/libvramtrace.so") && printed.contains("noexec"), "{printed}");
     assert!(!scratch.0.join("ran").exists());
 }
@@ -38,24 +36,17 @@ fn where_the_working_directory_cannot_be_written_the_trace_goes_to_tmpdir() {
     sim();
     shim();
     let programs = repository().join("docs/programs");
-    let mut run = vramtrace();
-    run.args(["run", "--simulate", "python3", "-c", TAKE]).current_dir("/sys");
-    run.env("TMPDIR", &scratch.0).env("PYTHONPATH", programs).env_remove("LD_PRELOAD");
-    let output = run.env_remove("VRAMTRACE_OUT").output().unwrap();
-    let printed = text(&output.stderr);
-    assert!(output.status.success(), "{printed}");
-    assert!(
-        printed.contains("/sys/vramtrace-") && printed.contains("the trace goes to"),
-        "{printed}"
-    );
+    let mut run = scratch.command(&["run", "--simulate", "python3", "-c", TAKE]);
+    run.current_dir("/sys").env("TMPDIR", &scratch.0).env("PYTHONPATH", programs);
+    let printed = Said::by(&mut run).ended(0).err;
+    for part in ["/sys/vramtrace-", "the trace goes to"] {
+        assert!(printed.contains(part), "{printed}");
+    }
     let made: Vec<_> = std::fs::read_dir(&scratch.0).unwrap().flatten().collect();
     let run = made.iter().find(|it| it.file_name().to_string_lossy().starts_with("vramtrace-2"));
     assert_eq!(std::fs::read_dir(run.unwrap().path()).unwrap().count(), 1);
     // What was asked for by name is not put elsewhere.
-    let mut named = vramtrace();
-    let output = named.args(["run", "--out", "/sys/traces", "true"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("choose another directory with --out DIR"));
+    scratch.fails(2, "run --out /sys/traces true", "choose another directory with --out DIR");
 }
 
 #[test]
@@ -69,21 +60,16 @@ fn a_preloaded_library_for_another_machine_is_named() {
     }
     let other = scratch.0.join("libvramtrace.so");
     std::fs::write(&other, bytes).unwrap();
-    let doctor = |name: &str, value: &Path| {
-        let mut doctor = vramtrace();
-        let output = doctor.arg("doctor").env(name, value).output().unwrap();
-        (output.status.code(), text(&output.stdout))
-    };
-    let (code, printed) = doctor("LD_PRELOAD", &other);
-    assert_eq!(code, Some(1), "{printed}");
-    let flat = printed.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("it is a library for") && flat.contains("this machine is"), "{printed}");
-    let (code, printed) = doctor("VRAMTRACE_LIB", &other);
-    let flat = printed.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(code == Some(1) && flat.contains("it is a library for"), "{printed}");
-    let mut run = vramtrace();
-    let run = run.args(["run", "true"]).env("VRAMTRACE_LIB", &other).output().unwrap();
-    assert_eq!(run.status.code(), Some(2), "{}", text(&run.stderr));
+    for (name, parts) in [
+        ("LD_PRELOAD", &["it is a library for", "this machine is"][..]),
+        ("VRAMTRACE_LIB", &["it is a library for"]),
+    ] {
+        let printed = Said::by(scratch.command(&["doctor"]).env(name, &other)).ended(1).out;
+        for part in parts {
+            assert!(flat(&printed).contains(part), "{printed}");
+        }
+    }
+    Said::by(scratch.command(&["run", "true"]).env("VRAMTRACE_LIB", &other)).ended(2);
 }
 
 #[test]
@@ -105,22 +91,18 @@ fn a_compatibility_driver_in_front_of_the_machines_is_the_one_that_is_recorded()
     let script = format!(
         "{TAKE}; print([at.split()[-1] for at in open('/proc/self/maps') if 'libcuda' in at][0])"
     );
-    let mut run = vramtrace();
-    run.args(["run", "--out", "out/", "python3", "-c", &script]).current_dir(&scratch.0);
-    run.env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB").env_remove("LD_PRELOAD");
-    let output = run.env("PYTHONPATH", repository().join("docs/programs")).output().unwrap();
-    let printed = text(&output.stderr);
-    assert!(output.status.success(), "{printed}");
-    let opened = text(&output.stdout);
-    assert!(opened.trim().ends_with("compat/lib.real/libcuda.so.590.44.01"), "{opened}");
-    assert!(
-        printed.contains("1 took GPU memory") && printed.contains("no request refused"),
-        "{printed}"
-    );
-    let mut doctor = vramtrace();
-    doctor.args(["doctor"]).env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB");
-    let doctor = doctor.env_remove("LD_PRELOAD").output().unwrap();
-    assert_eq!(doctor.status.code(), Some(0), "{}", text(&doctor.stdout));
+    let over = |words: &[&str]| {
+        let mut command = scratch.command(words);
+        command.env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB");
+        Said::by(command.env("PYTHONPATH", repository().join("docs/programs"))).ended(0)
+    };
+    let said = over(&["run", "--out", "out/", "python3", "-c", &script]);
+    let opened = said.out.trim();
+    assert!(opened.ends_with("compat/lib.real/libcuda.so.590.44.01"), "{opened}");
+    for part in ["1 took GPU memory", "no request refused"] {
+        assert!(said.err.contains(part), "{}", said.err);
+    }
+    over(&["doctor"]);
 }
 
 /// `pip install .` without Rust fails at once, and says what to run.
@@ -132,9 +114,8 @@ fn pip_without_rust_is_told_what_to_run() {
     // The program itself, not a script of a version manager.
     let script = "python=$(python3 -c 'import sys; print(sys.executable)'); \
                   PATH=/nonexistent exec \"$python\" -c \"$0\"";
-    let output =
-        Command::new("sh").args(["-c", script, code]).current_dir(repository()).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success());
-    assert!(stderr.contains("cargo was not found. Install it (https://rustup.rs)"), "{stderr}");
+    let said = Said::by(Command::new("sh").args(["-c", script, code]).current_dir(repository()));
+    assert_ne!(said.code, Some(0));
+    let message = "cargo was not found. Install it (https://rustup.rs)";
+    assert!(said.err.contains(message), "{}", said.err);
 }

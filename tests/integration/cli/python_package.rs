@@ -5,13 +5,22 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use testkit::{
-    Program, Scratch, Setup, SharedMemory, pythons, repository, skip, torch_stand_ins, vramtrace,
+    Program, Said, Scratch, Setup, SharedMemory, pythons, repository, skip, torch_stand_ins,
+    vramtrace,
 };
+
+/// The package, and a script of tests/python.
+fn setup(setup: Setup, script: &str) -> Setup {
+    let setup = setup.env("PYTHONPATH", repository().join("python"));
+    let script = repository().join("tests/python").join(script);
+    setup.env("PYTHONDONTWRITEBYTECODE", "1").arg(script.display())
+}
 
 #[test]
 fn every_python_sees_its_own_figures() {
-    let script = repository().join("tests/python/package_use.py");
-    let text = std::fs::read_to_string(&script).unwrap();
+    const PACKAGE: &str = "package_use.py";
+    let text = repository().join("tests/python").join(PACKAGE);
+    let text = std::fs::read_to_string(text).unwrap();
     let line = |what: &str| text.lines().position(|line| line.contains(what)).unwrap() + 1;
     let at = |what: &str| format!("package_use.py:{}", line(what));
     let take = at("cuMemAlloc_v2");
@@ -26,101 +35,64 @@ fn every_python_sees_its_own_figures() {
         skip("package: no Python from 3.8 on");
     }
     for (minor, python) in pythons {
-        let setup = Setup::simulated()
-            .preload()
-            .env("PYTHONPATH", repository().join("python"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .arg(script.display());
-        let run = Program(python).run(setup).ok();
+        let run = Program(python).run(setup(Setup::simulated().preload(), PACKAGE)).ok();
         let places = run.stdout.replace(&format!("{}/tests/python/", repository().display()), "");
         assert_eq!(places, expected, "Python 3.{minor}");
         assert_eq!(run.stderr, "", "Python 3.{minor}");
-        let mut report = vramtrace();
-        let report =
-            report.args(["report", "--by", "phase"]).arg(run.scratch.0.join("snapshot.vtrace"));
-        let phases = String::from_utf8(report.output().unwrap().stdout).unwrap();
+        let phases = run.scratch.text("report --by phase snapshot.vtrace");
         assert!(phases.contains("forward batch=6"), "Python 3.{minor}: {phases}");
     }
 }
 
-/// examples/adaptive_batch.py: its batch follows the cap, and no request is refused.
+/// An example under a cap: what it prints, and the summary.
+#[track_caller]
+fn example(name: &str, cap: &str) -> (String, String) {
+    let scratch = Scratch::new();
+    let mut run = scratch.command(&["run", "--simulate", "--cap", cap, "--", "python3"]);
+    run.arg(repository().join("examples").join(name)).env("PYTHONDONTWRITEBYTECODE", "1");
+    let said = Said::by(run.env("PYTHONPATH", repository().join("python"))).ended(0);
+    (said.out, said.err)
+}
+
+/// Its batch follows the cap, and no request is refused.
 #[test]
 fn a_batch_follows_the_memory_that_is_left() {
     for (cap, least) in [("2GiB", 20_000), ("4GiB", 80_000)] {
-        let scratch = Scratch::new();
-        let output = vramtrace()
-            .args(["run", "--simulate", "--cap", cap, "--", "python3"])
-            .arg(repository().join("examples/adaptive_batch.py"))
-            .current_dir(&scratch.0)
-            .env("PYTHONPATH", repository().join("python"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env_remove("VRAMTRACE_OUT")
-            .output()
-            .unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{printed}{stderr}");
+        let (printed, summary) = example("adaptive_batch.py", cap);
         let words: Vec<&str> = printed.trim().split([' ', ':']).collect();
-        let batch: u64 = words[1].parse().unwrap();
-        assert!(batch > least, "{printed}");
+        assert!(words[1].parse::<u64>().unwrap() > least, "{printed}");
         assert!(printed.ends_with(": 90 % of the limit\n"), "{printed}");
-        assert!(stderr.contains("refused    0 by the cap, 0 by the driver"), "{stderr}");
+        assert!(summary.contains("refused    0 by the cap, 0 by the driver"), "{summary}");
     }
 }
 
-/// examples/retry_batch.py: the batch that does not fit is cut by what the limit leaves, and the steps after it fit.
+/// The batch that does not fit is cut by what the limit leaves, and the steps after it fit.
 #[test]
 fn a_batch_that_fails_goes_on_in_smaller_parts() {
-    let scratch = Scratch::new();
-    let output = vramtrace()
-        .args(["run", "--simulate", "--cap", "2GiB", "--", "python3"])
-        .arg(repository().join("examples/retry_batch.py"))
-        .current_dir(&scratch.0)
-        .env("PYTHONPATH", repository().join("python"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env_remove("VRAMTRACE_OUT")
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{printed}{stderr}");
+    let (printed, summary) = example("retry_batch.py", "2GiB");
     // The figures say at once what fits: halves would take several turns.
     assert_eq!(printed.matches("out of memory: on with parts of").count(), 1, "{printed}");
     let part = printed.split("in parts of ").nth(1).unwrap().split(':').next().unwrap();
     let part: u64 = part.parse().unwrap();
     assert!((20_000..262_144).contains(&part), "{printed}");
-    assert!(stderr.contains("refused    1 by the cap, 0 by the driver"), "{stderr}");
+    assert!(summary.contains("refused    1 by the cap, 0 by the driver"), "{summary}");
 }
 
 #[test]
-fn decorated_generators_behave_as_the_plain_ones() {
-    let script = repository().join("tests/python/wrapped_generators.py");
-    for (minor, python) in pythons() {
-        let setup = Setup::simulated()
-            .preload()
-            .env("PYTHONPATH", repository().join("python"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .arg(script.display())
-            .arg(20);
-        let run = Program(python).run(setup).ok();
-        assert_eq!(run.stdout, "alike\nsurvived\n1 True True\n5\nTrue\n", "Python 3.{minor}");
-    }
-}
-
-#[test]
-fn a_cell_and_a_test_run_where_the_recorder_returns_no_figures() {
-    let script = repository().join("tests/python/no_figures.py");
-    for (minor, python) in pythons() {
-        let setup = Setup::simulated()
-            .env("PYTHONPATH", repository().join("python"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .arg(script.display());
-        let run = Program(python).run(setup).ok();
-        let none = "vram: the recorder returned no figures; its message is on stderr\n";
-        let failed =
-            "failed: the test's GPU memory was not measured: the recorder returned no figures";
-        let expected = format!("{none}{none}['cell']\nended {{}}\n{failed}\nended {{}}\n");
-        assert_eq!(run.stdout, expected, "Python 3.{minor}");
+fn decorated_generators_cells_and_tests_run_as_the_plain_ones() {
+    // The second where the recorder returns no figures.
+    let none = "vram: the recorder returned no figures; its message is on stderr\n";
+    let failed = "failed: the test's GPU memory was not measured: the recorder returned no figures";
+    let without = format!("{none}{none}['cell']\nended {{}}\n{failed}\nended {{}}\n");
+    let wrapped = setup(Setup::simulated().preload(), "wrapped_generators.py").arg(20);
+    for (setup, expected) in [
+        (wrapped, "alike\nsurvived\n1 True True\n5\nTrue\n"),
+        (setup(Setup::simulated(), "no_figures.py"), &without),
+    ] {
+        for (minor, python) in pythons() {
+            let run = Program(python).run(setup.clone()).ok();
+            assert_eq!(run.stdout, expected, "Python 3.{minor}");
+        }
     }
 }
 
@@ -142,7 +114,6 @@ def block(torch, address, size):
 
 #[test]
 fn usage_and_the_live_page_name_the_libraries_of_a_report() {
-    let script = repository().join("tests/python/usage_libraries.py");
     let packages = Scratch::new();
     let directory = packages.0.join("lib/python3/site-packages");
     std::fs::create_dir_all(directory.join("kernels")).unwrap();
@@ -153,15 +124,10 @@ fn usage_and_the_live_page_name_the_libraries_of_a_report() {
     }
     for (minor, python) in pythons {
         let memory = SharedMemory::new();
-        let setup = memory
-            .setup()
-            .contradicts()
-            .env("PYTHONPATH", repository().join("python"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .arg(script.display())
+        let setup = setup(memory.setup().contradicts(), "usage_libraries.py")
             .arg(torch_stand_ins::libraries().join("libc10_cuda.so").display())
             .arg(directory.display())
-            .arg(vramtrace().get_program().to_str().unwrap());
+            .arg(vramtrace().get_program().display());
         let run = Program(python).run(setup).ok();
         let printed: Value = serde_json::from_str(&run.stdout).unwrap();
         let words = |what: &str| -> BTreeSet<String> {
@@ -169,9 +135,7 @@ fn usage_and_the_live_page_name_the_libraries_of_a_report() {
             words.map(|word| word.as_str().unwrap().to_string()).collect()
         };
         // What `report` names: driver memory and blocks of the same two lines.
-        let trace = run.only_trace();
-        let report = vramtrace().args(["holders", "--json"]).arg(&trace).output().unwrap();
-        let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+        let report = run.json("holders");
         let names = found(&report);
         assert_eq!(names, ["kernels", "usage_libraries.py"].map(String::from).into(), "{report}");
         assert_eq!(words("usage"), names, "Python 3.{minor}");
@@ -205,10 +169,10 @@ def take(size):
         thread.start()\nthread.join()\n";
     let print = "print(*(name for name in vramtrace.usage().metrics() if 'library' in name))\n";
     let files = Scratch::new();
-    std::fs::write(files.0.join("take.py"), take).unwrap();
-    std::fs::write(files.0.join("worker.py"), format!("{own}{print}")).unwrap();
-    std::fs::write(files.0.join("worker"), format!("{own}{print}")).unwrap();
-    std::fs::write(files.0.join("threads.py"), format!("{thread}{print}")).unwrap();
+    files.write("take.py", take);
+    files.write("worker.py", format!("{own}{print}"));
+    files.write("worker", format!("{own}{print}"));
+    files.write("threads.py", format!("{thread}{print}"));
     let elsewhere = Scratch::new();
     let script = |name: &str| vec![files.0.join(name).display().to_string()];
     let module = |name: &str| vec!["-m".to_string(), name.to_string()];
@@ -232,22 +196,7 @@ def take(size):
 
 /// Every library of a report's holders, but for the free part of PyTorch's cache.
 fn found(report: &Value) -> BTreeSet<String> {
-    let mut all = BTreeSet::new();
-    let mut open = vec![report];
-    while let Some(value) = open.pop() {
-        if let Value::Object(fields) = value
-            && let (Some(Value::String(library)), Some(bytes)) =
-                (fields.get("library"), fields.get("bytes"))
-            && bytes.as_u64().is_some_and(|bytes| bytes > 0)
-            && library != "PyTorch"
-        {
-            all.insert(library.clone());
-        }
-        match value {
-            Value::Object(fields) => open.extend(fields.values()),
-            Value::Array(values) => open.extend(values),
-            _ => {}
-        }
-    }
-    all
+    let holders = report["holders"].as_array().unwrap().iter();
+    let held = holders.filter(|holder| holder["bytes"] != 0 && holder["library"] != "PyTorch");
+    held.filter_map(|holder| holder["library"].as_str().map(String::from)).collect()
 }

@@ -4,15 +4,15 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use testkit::{Program, Scratch, shim, sim, vramtrace};
+use testkit::{Program, Said, Scratch, shim, sim};
 
 const SETTING: &str = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
 
 /// A program that is out of memory once, and what started it.
 struct Fixed {
-    output: Output,
+    code: Option<i32>,
     stderr: String,
     scratch: Scratch,
 }
@@ -37,18 +37,13 @@ fn started(
 ) -> Fixed {
     sim();
     shim();
-    let mut command = vramtrace();
-    command.args(["run", "--simulate", "--cap", "1400MiB", "--oom-report", "off"]);
-    command.arg("--fix=on-oom").args(options).arg("--").args(words);
-    command.current_dir(&scratch.0).stdin(Stdio::null());
-    let unset = ["LD_PRELOAD", "VRAMTRACE_OUT", "RANK", "WORLD_SIZE"];
-    for name in unset.iter().chain(&["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]) {
-        command.env_remove(name);
-    }
+    let fixed = ["run", "--simulate", "--cap", "1400MiB", "--oom-report", "off", "--fix=on-oom"];
+    let mut command = scratch.command(&[&fixed, options, &["--"]].concat());
+    command.args(words).stdin(Stdio::null());
+    command.env_remove("PYTORCH_CUDA_ALLOC_CONF").env_remove("PYTORCH_ALLOC_CONF");
     change(&mut command);
-    let output = command.output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    Fixed { output, stderr, scratch }
+    let said = Said::by(&mut command);
+    Fixed { code: said.code, stderr: said.err, scratch }
 }
 
 impl Fixed {
@@ -60,10 +55,8 @@ impl Fixed {
     /// The directories of runs, by name.
     fn runs(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.scratch.0).unwrap().map(|entry| entry.unwrap());
-        let is_run = |path: &PathBuf| {
-            path.is_dir() && path.file_name().unwrap().to_string_lossy().starts_with("vramtrace-")
-        };
-        let mut runs: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_run).collect();
+        let runs = entries.filter(|of| of.file_name().to_string_lossy().starts_with("vramtrace-"));
+        let mut runs: Vec<PathBuf> = runs.map(|entry| entry.path()).collect();
         runs.sort_unstable();
         runs
     }
@@ -75,7 +68,7 @@ impl Fixed {
     /// It ran once, and says why not again.
     #[track_caller]
     fn not_again(&self, why: &str) {
-        assert_eq!(self.output.status.code(), Some(1), "{}", self.stderr);
+        assert_eq!(self.code, Some(1), "{}", self.stderr);
         assert_eq!(self.directories(), 1, "{}", self.stderr);
         let [line] = self.lines()[..] else { panic!("{}", self.stderr) };
         assert!(line.contains("is not started again: ") && line.contains(why), "{}", self.stderr);
@@ -85,7 +78,7 @@ impl Fixed {
 #[test]
 fn it_is_started_again_once_with_the_setting_that_fits() {
     let run = fixed(&[], &["fixable", "7"], |_| {});
-    assert_eq!(run.output.status.code(), Some(7), "the second run's: {}", run.stderr);
+    assert_eq!(run.code, Some(7), "the second run's: {}", run.stderr);
     assert_eq!(run.directories(), 2, "{}", run.stderr);
     let [first, last] = run.lines()[..] else { panic!("{}", run.stderr) };
     let expected = format!("it starts again with {SETTING} (replayed: it fits, ");
@@ -100,52 +93,48 @@ fn it_is_started_again_once_with_the_setting_that_fits() {
 #[test]
 fn both_traces_of_one_file_name_are_kept() {
     let run = fixed(&["--out", "t.vtrace"], &["fixable", "0"], |_| {});
-    assert_eq!(run.output.status.code(), Some(0), "{}", run.stderr);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
     let last = run.lines()[1];
     assert!(last.contains("first run: t.vtrace, second run: t.2.vtrace"), "{last}");
     assert!(run.scratch.0.join("t.vtrace").exists() && run.scratch.0.join("t.2.vtrace").exists());
 }
 
+/// What needs no fix, or fails in another way, runs once without a word; a second failure is the last.
 #[test]
-fn a_second_failure_is_the_last() {
-    let run = fixed(&[], &["fixable", "1"], |_| {});
-    assert_eq!(run.output.status.code(), Some(1));
-    assert_eq!((run.directories(), run.lines().len()), (2, 2), "{}", run.stderr);
-}
-
-#[test]
-fn a_command_that_is_not_out_of_memory_runs_once_without_a_word() {
-    for words in [["absorbed", "0"], ["fixable", "0"]] {
-        let run = fixed(&[], &words, |command| {
-            command.env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
+fn nothing_is_started_more_often_than_twice_or_without_need() {
+    let set = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
+    for (words, variable, (code, directories, lines)) in [
+        (&["absorbed", "0"][..], Some(set), (0, 1, 0)),
+        (&["fixable", "0"], Some(set), (0, 1, 0)),
+        (&["no-such-mode"], None, (2, 1, 0)),
+        (&["fixable", "1"], None, (1, 2, 2)),
+    ] {
+        let run = fixed(&[], words, |command| {
+            command.envs(variable);
         });
-        assert_eq!((run.output.status.code(), run.lines()), (Some(0), vec![]), "{}", run.stderr);
+        let found = (run.code, run.directories(), run.lines().len());
+        assert_eq!(found, (Some(code), directories, lines), "{words:?}: {}", run.stderr);
     }
-    let run = fixed(&[], &["no-such-mode"], |_| {});
-    assert_eq!((run.output.status.code(), run.lines()), (Some(2), vec![]), "{}", run.stderr);
 }
 
+/// No setting fits; the allocator is one that the program sets, and left to it; one rank is not started again alone.
 #[test]
-fn what_no_setting_fixes_is_not_started_again() {
-    fixed(&[], &["too-much"], |_| {}).not_again("no setting");
-}
-
-#[test]
-fn an_allocator_that_the_program_sets_is_left_to_it() {
-    let set = fixed(&[], &["fixable"], |command| {
-        command.env("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64");
-    });
-    set.not_again("PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 is set");
-    let inside = fixed(&[], &["fixable-sets"], |_| {});
-    inside.not_again("PYTORCH_ALLOC_CONF=max_split_size_mb:64 is set");
-}
-
-#[test]
-fn one_rank_is_not_started_again_alone() {
-    let rank = fixed(&[], &["fixable"], |command| {
-        command.env("RANK", "0").env("WORLD_SIZE", "2");
-    });
-    rank.not_again("one rank of several (WORLD_SIZE=2)");
+fn where_it_would_not_help_it_is_not_started_again() {
+    for (mode, variables, why) in [
+        ("too-much", &[][..], "no setting"),
+        (
+            "fixable",
+            &[("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")],
+            "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64 is set",
+        ),
+        ("fixable-sets", &[], "PYTORCH_ALLOC_CONF=max_split_size_mb:64 is set"),
+        ("fixable", &[("RANK", "0"), ("WORLD_SIZE", "2")], "one rank of several (WORLD_SIZE=2)"),
+    ] {
+        let run = fixed(&[], &[mode], |command| {
+            command.envs(variables.iter().copied());
+        });
+        run.not_again(why);
+    }
 }
 
 /// A launcher gets the setting and passes it on, if it fits for each rank.
@@ -160,7 +149,7 @@ fn ranks_are_started_again_together() {
         started(Scratch::new(), &[], words, |_| {})
     };
     let both = launcher("fixable");
-    assert_eq!(both.output.status.code(), Some(5), "{}", both.stderr);
+    assert_eq!(both.code, Some(5), "{}", both.stderr);
     let counts = both.runs().into_iter().map(|run| std::fs::read_dir(run).unwrap().count());
     assert_eq!(counts.collect::<Vec<_>>(), [2, 2], "{}", both.stderr);
     let line = "expandable_segments:True, which fits for ";
@@ -187,8 +176,7 @@ fn a_pytorch_that_does_not_know_the_setting_is_not_given_it() {
     assert!(first.contains("it starts again with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:"));
     // It is in the trace.
     std::fs::remove_file(version).unwrap();
-    let whatif = vramtrace().arg("whatif").arg(&old.runs()[0]).output().unwrap();
-    let whatif = String::from_utf8(whatif.stdout).unwrap();
+    let whatif = old.scratch.text(&format!("whatif {}", old.runs()[0].display()));
     assert!(whatif.contains("PyTorch 2.0 does not know expandable_segments"), "{whatif}");
 }
 
@@ -205,7 +193,7 @@ fn standard_input_that_was_read_is_gone() {
     };
     file("fixable-reads").not_again("it read standard input");
     let unread = file("fixable");
-    assert_eq!(unread.output.status.code(), Some(0), "{}", unread.stderr);
+    assert_eq!(unread.code, Some(0), "{}", unread.stderr);
     let piped = fixed(&[], &["fixable"], |command| {
         command.stdin(Stdio::piped());
     });
@@ -215,6 +203,6 @@ fn standard_input_that_was_read_is_gone() {
 #[test]
 fn it_needs_a_trace() {
     let run = fixed(&["--out", "off"], &["fixable"], |_| {});
-    assert_eq!(run.output.status.code(), Some(2), "{}", run.stderr);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
     assert!(run.stderr.contains("--fix needs a trace"), "{}", run.stderr);
 }

@@ -1,23 +1,27 @@
 //! `vramtrace run --json FILE`: the lines of each run, in a file to which several append.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use testkit::{Program, Scratch, has, vramtrace};
+use testkit::{Program, Said, Scratch, has, shim, sim};
 
-/// `vramtrace run --json jobs.jsonl OPTIONS -- COMMAND` over the simulated driver.
-fn command(scratch: &Scratch, options: &[&str], command: &[&str]) -> std::process::Command {
-    testkit::sim();
-    testkit::shim();
-    let mut run = vramtrace();
-    run.args(["run", "--simulate=1x8GiB", "--json", "jobs.jsonl"]).args(options).arg("--");
-    run.args(command).current_dir(&scratch.0).env("SLURM_JOB_ID", "77");
+/// `vramtrace run --json jobs.jsonl OPTIONS -- sh -c SCRIPT` over the simulated driver.
+fn command(scratch: &Scratch, options: &str, script: &str) -> Command {
+    sim();
+    shim();
+    let words = format!("run --simulate=1x8GiB --json jobs.jsonl {options}");
+    let words = words.split(' ').filter(|word| !word.is_empty());
+    let words: Vec<&str> = words.chain(["--", "sh", "-c", script]).collect();
+    let mut run = scratch.command(&words);
+    run.env("SLURM_JOB_ID", "77");
     run
 }
 
-fn run(scratch: &Scratch, options: &[&str], of: &[&str]) -> (Option<i32>, String) {
-    let output = command(scratch, options, of).output().unwrap();
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+/// stderr of a run that ends with this status.
+#[track_caller]
+fn run(scratch: &Scratch, code: i32, options: &str, script: &str) -> String {
+    Said::by(&mut command(scratch, options, script)).ended(code).err
 }
 
 fn lines(scratch: &Scratch) -> Vec<Value> {
@@ -42,7 +46,7 @@ time.sleep(float(sys.argv[1]))
 "#;
 
 fn holds(scratch: &Scratch, arguments: &str) -> String {
-    std::fs::write(scratch.0.join("holds.py"), HOLDS).unwrap();
+    scratch.write("holds.py", HOLDS);
     format!("python3 holds.py {arguments}")
 }
 
@@ -51,8 +55,7 @@ fn a_job_has_a_line_and_each_of_its_processes() {
     let scratch = Scratch::new();
     let two = holds(&scratch, "0.5 1024");
     let ranks = format!("RANK=0 WORLD_SIZE=2 {two} & RANK=1 WORLD_SIZE=2 {two} 2048; wait");
-    let (code, printed) = run(&scratch, &["--cap", "4GiB"], &["sh", "-c", &ranks]);
-    assert_eq!(code, Some(0), "{printed}");
+    run(&scratch, 0, "--cap 4GiB", &ranks);
     let all = lines(&scratch);
     let records: Vec<&str> = all.iter().map(|line| line["record"].as_str().unwrap()).collect();
     assert_eq!(records, ["process", "process", "job"]);
@@ -65,12 +68,8 @@ fn a_job_has_a_line_and_each_of_its_processes() {
     let counted = device["in_use_at_peak"]["counted_by_cap_bytes"].as_f64().unwrap();
     let unused = device["never_used_share"].as_f64().unwrap();
     assert!((unused - (1.0 - counted / (4u64 << 30) as f64)).abs() < 0.001, "{device}");
-    let by_library: u64 = device["by_library_at_peak"]
-        .as_object()
-        .unwrap()
-        .values()
-        .map(|it| it.as_u64().unwrap())
-        .sum();
+    let by_library = device["by_library_at_peak"].as_object().unwrap().values();
+    let by_library: u64 = by_library.map(|bytes| bytes.as_u64().unwrap()).sum();
     assert_eq!(by_library >> 20, 3072, "{device}");
     // Half a second of about 3.5 GiB, the context among it.
     let held = device["held_gib_hours"].as_f64().unwrap() * 3600.0;
@@ -93,20 +92,15 @@ fn a_job_has_a_line_and_each_of_its_processes() {
 fn an_out_of_memory_has_its_cause_and_what_to_try() {
     let scratch = Scratch::new();
     let fails = holds(&scratch, "0 1024 1024");
-    let (code, printed) = run(&scratch, &["--cap", "2GiB"], &["sh", "-c", &fails]);
-    assert_eq!(code, Some(1), "{printed}");
+    run(&scratch, 1, "--cap 2GiB", &fails);
     let all = lines(&scratch);
     let (process, job) = (&all[0], &all[1]);
-    assert_eq!(
-        (&process["ended"], &process["out_of_memory"]["cause"]),
-        (&"out_of_memory".into(), &"cap".into())
-    );
-    assert_eq!(process["out_of_memory"]["size_bytes"], 1u64 << 30);
-    assert_eq!(
-        (&job["first_failure"]["out_of_memory"], &job["refused"]),
-        (&process["out_of_memory"], &1.into())
-    );
-    assert_eq!((&job["advice"]["what"], &job["exit_status"]), (&"cap".into(), &1.into()));
+    let failure = &process["out_of_memory"];
+    assert_eq!(process["ended"], "out_of_memory");
+    has(failure, json!({ "cause": "cap", "size_bytes": 1u64 << 30 }));
+    assert_eq!(job["first_failure"]["out_of_memory"], *failure);
+    has(job, json!({ "refused": 1, "exit_status": 1 }));
+    assert_eq!(job["advice"]["what"], "cap");
     assert!(job["advice"]["text"].as_str().unwrap().contains("a cap of"), "{job}");
 }
 
@@ -114,15 +108,11 @@ fn an_out_of_memory_has_its_cause_and_what_to_try() {
 fn several_jobs_append_to_one_file() {
     let scratch = Scratch::new();
     let short = holds(&scratch, "0.1 64");
-    let jobs: Vec<_> = (0..4)
-        .map(|number| {
-            let out = format!("run{number}");
-            command(&scratch, &["--out", &out], &["sh", "-c", &short])
-                .stderr(std::process::Stdio::null())
-                .spawn()
-                .unwrap()
-        })
-        .collect();
+    let job = |number| {
+        let mut run = command(&scratch, &format!("--out run{number}"), &short);
+        run.stderr(Stdio::null()).spawn().unwrap()
+    };
+    let jobs: Vec<_> = (0..4).map(job).collect();
     for mut job in jobs {
         assert!(job.wait().unwrap().success());
     }
@@ -141,18 +131,19 @@ fn what_is_no_file_of_lines_stays_as_it_is() {
     let scratch = Scratch::new();
     let at = scratch.0.join("jobs.jsonl");
     let refused = |wanted: &str| {
-        let (code, printed) = run(&scratch, &[], &["touch", "was-run"]);
-        assert!(code == Some(2) && printed.contains("--json jobs.jsonl"), "{code:?} {printed}");
-        assert!(printed.contains(wanted), "{printed}");
+        let printed = run(&scratch, 2, "", "touch was-run");
+        for part in ["--json jobs.jsonl", wanted] {
+            assert!(printed.contains(part), "{printed}");
+        }
         assert!(!scratch.0.join("was-run").exists());
     };
     for text in ["import sys\n", "{\n  \"schema\": \"vramtrace.run/1\"\n}\n"] {
-        std::fs::write(&at, text).unwrap();
+        scratch.write("jobs.jsonl", text);
         refused("give another name");
         assert_eq!(std::fs::read_to_string(&at).unwrap(), text);
     }
     std::fs::remove_file(&at).unwrap();
-    std::fs::write(scratch.0.join("other"), "").unwrap();
+    scratch.write("other", "");
     symlink("other", &at).unwrap();
     refused("symbolic link");
     assert_eq!(std::fs::read_to_string(scratch.0.join("other")).unwrap(), "");
@@ -161,13 +152,8 @@ fn what_is_no_file_of_lines_stays_as_it_is() {
 #[test]
 fn a_pipe_gets_the_lines() {
     let scratch = Scratch::new();
-    let program = Program::c("leaks").0;
-    testkit::sim();
-    testkit::shim();
-    let mut run = vramtrace();
-    run.args(["run", "--simulate", "--json", "-", "--"]).arg(program).arg("exit");
-    let output = run.current_dir(&scratch.0).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let program = Program::c("leaks").0.display().to_string();
+    let text = scratch.text(&format!("run --simulate --json - -- {program} exit"));
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     has(&last, json!({ "record": "job", "processes": 1 }));
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use testkit::{Scratch, bin_dir, pythons, shim, sim, vramtrace};
+use testkit::{Said, Scratch, bin_dir, pythons, shim, sim};
 
 const TAKE: &str = "\
 import ctypes
@@ -39,31 +39,23 @@ impl Installed {
     fn run(&self, arguments: &[&str]) -> String {
         let root = &self.0.0;
         fs::create_dir_all(root.join("work")).unwrap();
-        let mut run = vramtrace();
-        run.args(["run", "--simulate=1x8GiB", "--out", "run.vtrace"]).arg(root.join("bin/python3"));
+        let mut run = self.0.command(&["run", "--simulate=1x8GiB", "--out", "run.vtrace"]);
+        run.arg(root.join("bin/python3"));
         run.args(arguments.iter().map(|argument| match argument.contains('/') {
             true => root.join(argument).into_os_string(),
             false => argument.into(),
         }));
         run.current_dir(root.join("work")).env("PYTHONPATH", root.join("site-packages"));
-        let output = run.env_remove("LD_PRELOAD").env_remove("VRAMTRACE_OUT").output().unwrap();
-        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{printed}");
-        printed
+        Said::by(&mut run).ended(0).err
     }
 
-    fn vramtrace(&self, arguments: &[&str]) -> String {
-        let mut command = vramtrace();
-        command.args(arguments).arg(self.0.0.join("work/run.vtrace"));
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+    fn text(&self, line: &str) -> String {
+        self.0.text(&format!("{line} work/run.vtrace"))
     }
 
     /// Library, line and calling line of each holder.
     fn holders(&self) -> Vec<[String; 3]> {
-        let json: serde_json::Value =
-            serde_json::from_str(&self.vramtrace(&["holders", "--json"])).unwrap();
+        let json = self.0.json("holders work/run.vtrace");
         let place = |holder: &serde_json::Value, which: &str| match holder[which].as_u64() {
             Some(at) => {
                 let frame = &holder["frames"][at as usize];
@@ -113,7 +105,7 @@ def main():
     // A directory of tests: pytest alone is the program.
     let printed = here.run(&["bin/pytest", "work/../tests/test_memory.py"]);
     assert!(printed.contains("test_memory.py:8 < test_memory.py:12"), "{printed}");
-    let oom = here.vramtrace(&["oom", "--short"]);
+    let oom = here.text("oom --short");
     assert!(oom.contains("holds   100.00 MiB  test_memory.py:8 < test_memory.py:10 "), "{oom}");
 }
 
@@ -146,9 +138,9 @@ for n, cell in enumerate(json.load(open('model.ipynb'))['cells']):
     let printed = here.run(&["-m", "ipykernel_launcher", "-f", "connection.json"]);
     let wanted = ["notebook", "cell [3]:8", "cell [7]:2"];
     assert_eq!(here.holders(), [wanted.map(String::from)]);
-    let report = here.vramtrace(&["report"]);
+    let report = here.text("report");
     assert!(report.contains("cell [3]:8 take") && !report.contains("IPython"), "{report}");
-    let oom = here.vramtrace(&["oom", "--short"]);
+    let oom = here.text("oom --short");
     assert!(oom.contains("cell [3]:8 < cell [7]:3"), "{oom}");
     // While it runs there may be no saved notebook yet: the message has the hash.
     let [take, work, _] = hashes;

@@ -2,18 +2,15 @@
 //! process, a run that fails on a leak, and `doctor`.
 
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::Output;
 
 use jsonschema::Validator;
 use serde_json::Value;
-use testkit::{Scratch, repository, shim, sim, sim_dir, vramtrace};
+use testkit::{Said, Scratch, bin_dir, gunzip, repository, shim, sim, sim_dir};
 
 fn schemas() -> BTreeMap<String, Validator> {
     let folder = repository().join("docs/schemas");
     let entries = std::fs::read_dir(folder).unwrap();
-    let read = |path: PathBuf| {
+    let read = |path: std::path::PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
         let schema: Value = serde_json::from_str(&text).unwrap();
         let name = schema["title"].as_str().unwrap().to_string();
@@ -50,39 +47,23 @@ impl Checker {
     }
 }
 
-fn unpack(from: &Path, to: &Path) -> PathBuf {
-    let name = from.file_name().unwrap().to_str().unwrap().trim_end_matches(".gz");
-    let mut bytes = Vec::new();
-    let packed = std::fs::File::open(from).unwrap();
-    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
-    let to = to.join(name);
-    std::fs::write(&to, bytes).unwrap();
-    to
-}
-
-fn output(scratch: &Scratch, args: &[&str]) -> Output {
-    let mut command = vramtrace();
-    for name in ["LD_PRELOAD", "VRAMTRACE_OUT", "VRAMTRACE_CAP"] {
-        command.env_remove(name);
-    }
-    command.args(args).current_dir(&scratch.0).output().unwrap()
-}
-
-const READING: [&[&str]; 14] = [
-    &["tree", "--json"],
-    &["holders", "--json", "--by", "role"],
-    &["verify", "--json"],
-    &["report", "--json"],
-    &["report", "--json", "--by", "phase", "--at", "peak"],
-    &["report", "--json", "--by", "step"],
-    &["holders", "--json"],
-    &["holders", "--json", "--at", "end", "--by", "library"],
-    &["leaks", "--json"],
-    &["oom", "--json", "--at", "all"],
-    &["frag", "--json"],
-    &["whatif", "--json"],
-    &["whatif", "--json", "--capacity", "1GiB"],
-    &["fits", "--recorded", "batch=4", "--batch", "8", "--json", "--card", "1GiB"],
+const READING: [&str; 15] = [
+    "tree",
+    "holders --by role",
+    "verify",
+    "report",
+    "report --by phase --at peak",
+    "report --by step",
+    "holders",
+    "holders --at end --by library",
+    "leaks",
+    "oom --at all",
+    "frag",
+    "whatif",
+    "whatif --capacity 1GiB",
+    "fits --recorded batch=4 --batch 8 --card 1GiB",
+    // With itself, where nothing grew.
+    "diff t.vtrace",
 ];
 
 #[test]
@@ -91,33 +72,25 @@ fn every_document_of_the_kept_traces_is_what_its_schema_says() {
     // One of the kept traces is of a program that gave wrong figures.
     scratch.contradicts();
     let mut checker = Checker::new();
-    let mut sources = vec![
-        repository().join("assets/recorded.vtrace.gz"),
-        repository().join("tests/data/torch_snapshot_2.11.pickle.gz"),
-    ];
     let golden = std::fs::read_dir(repository().join("tests/data/golden")).unwrap();
     let golden = golden.map(|entry| entry.unwrap().path());
-    sources.extend(golden.filter(|path| path.extension().is_some_and(|end| end == "gz")));
+    let golden = golden.filter(|path| path.extension().is_some_and(|end| end == "gz"));
+    let more = ["assets/recorded.vtrace.gz", "tests/data/torch_snapshot_2.11.pickle.gz"];
+    let sources: Vec<_> = golden.chain(more.map(|name| repository().join(name))).collect();
     assert!(sources.len() > 20);
-    let mut before: Option<String> = None;
     for source in sources {
-        let trace = unpack(&source, &scratch.0);
-        let name = trace.file_name().unwrap().to_str().unwrap();
-        for args in READING {
-            let output = output(&scratch, &[args, &[name]].concat());
+        scratch.write("t.vtrace", gunzip(&std::fs::read(&source).unwrap()));
+        // And with another run.
+        let with_another = scratch.0.join("before.vtrace").exists().then_some("diff before.vtrace");
+        for line in READING.into_iter().chain(with_another) {
+            let json = if line.starts_with("diff") { "--format json" } else { "--json" };
+            let output = scratch.run(&format!("{line} t.vtrace {json}"));
             // Without blocks or stacks some commands have nothing to say: they exit with 2.
             if output.status.code() != Some(2) {
-                checker.check(&format!("{args:?} {name}"), &output.stdout);
+                checker.check(&format!("{line} {}", source.display()), &output.stdout);
             }
         }
-        // With itself, where nothing grew, and with another run.
-        for other in [Some(name), before.as_deref()].into_iter().flatten() {
-            let output = output(&scratch, &["diff", "--format", "json", other, name]);
-            if output.status.code() != Some(2) {
-                checker.check(&format!("diff {other} {name}"), &output.stdout);
-            }
-        }
-        before = Some(name.to_string());
+        std::fs::rename(scratch.0.join("t.vtrace"), scratch.0.join("before.vtrace")).unwrap();
     }
     for (name, least) in [
         ("vramtrace.diff/1", 40),
@@ -145,31 +118,27 @@ fn run_doctor_and_ps_are_what_their_schemas_say() {
         std::fs::copy(from, scratch.0.join(name)).unwrap();
     }
     let mut checker = Checker::new();
-    let gate = ["--fail-on-leak", "--max-peak", "1GiB", "--json", "found.json"];
-    for program in [&["server.py"][..], &["train.py", "12"]] {
-        let args = [&["run", "--simulate"], &gate[..], &["python3"], program].concat();
-        assert_eq!(output(&scratch, &args).status.code(), Some(1), "{program:?}");
+    let gate = "run --simulate --fail-on-leak --max-peak 1GiB --json found.json python3";
+    for program in ["server.py", "train.py 12"] {
+        scratch.fails(1, &format!("{gate} {program}"), "");
     }
     let lines = std::fs::read_to_string(scratch.0.join("found.json")).unwrap();
     lines.lines().for_each(|line| checker.check("run", line.as_bytes()));
     assert_eq!(checker.seen["vramtrace.run/2"], 4);
-    checker.check("doctor without a driver", &output(&scratch, &["doctor", "--json"]).stdout);
-    let capped =
-        ["doctor", "--json", "--simulate", "--cap", "0=8GiB,7=1GiB", "python3", "train.py"];
-    checker.check("doctor of a command", &output(&scratch, &capped).stdout);
-    let mut simulated = vramtrace();
-    simulated.args(["doctor", "--json"]).env("LD_LIBRARY_PATH", sim_dir());
-    let found = simulated.env("VRAMTRACE_SIM", "2x24GiB").output().unwrap();
-    checker.check("doctor with a driver", &found.stdout);
+    let capped = "doctor --json --simulate --cap 0=8GiB,7=1GiB python3 train.py";
+    for line in ["doctor --json", capped] {
+        checker.check(line, &scratch.run(line).stdout);
+    }
+    let mut simulated = scratch.command(&["doctor", "--json"]);
+    simulated.env("LD_LIBRARY_PATH", sim_dir()).env("VRAMTRACE_SIM", "2x24GiB");
+    checker.check("doctor with a driver", Said::by(&mut simulated).out.as_bytes());
     // Itself beside a process that holds memory.
     let script = "import gpu, subprocess, sys\n\
         kept = gpu.Tensor(1 << 20)\n\
         print(subprocess.run(['vramtrace', 'ps', '--json'], capture_output=True, text=True).stdout)";
-    let path = format!("{}:{}", testkit::bin_dir().display(), std::env::var("PATH").unwrap());
-    let mut run = vramtrace();
-    run.args(["run", "--simulate", "--job-cap", "1GiB", "python3", "-c", script]);
-    let ps = run.env("PATH", path).current_dir(&scratch.0).output().unwrap();
-    let text = String::from_utf8_lossy(&ps.stdout).into_owned();
+    let path = format!("{}:{}", bin_dir().display(), std::env::var("PATH").unwrap());
+    let job = ["run", "--simulate", "--job-cap", "1GiB", "python3", "-c", script];
+    let text = Said::by(scratch.command(&job).env("PATH", path)).out;
     assert!(text.contains("\"live_bytes\"") && text.contains("\"pids\""), "{text}");
     checker.check("ps", text.as_bytes());
     assert_eq!(checker.seen.len(), 3);
