@@ -1,11 +1,8 @@
 //! Runs under PyTorch's backend cudaMallocAsync: each tensor is an allocation of the driver's pool. Its owner is the line
 //! that asked for the tensor.
 
-use std::io::Read;
-
-use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, vramtrace};
+use testkit::{Scratch, unpacked};
 use vramtrace_format::{Alloc, Definition, Event, Kind, NativeName, PoolId, Space, TraceReader};
 
 const MIB: u64 = 1 << 20;
@@ -14,8 +11,8 @@ const STEPS: u64 = 400;
 /// Steps of a training: 24 MiB for the time of a step, and 2 MiB that one line keeps of each.
 fn training() -> TraceBuilder {
     let mut t = TraceBuilder::new();
-    let conf = ("PYTORCH_CUDA_ALLOC_CONF".to_string(), "backend:cudaMallocAsync".to_string());
-    t.define(Definition::Setting { name: conf.0, value: conf.1 });
+    let (name, value) = ("PYTORCH_CUDA_ALLOC_CONF".into(), "backend:cudaMallocAsync".into());
+    t.define(Definition::Setting { name, value });
     let torch = "/v/lib/python3.9/site-packages/torch/lib/libc10_cuda.so";
     t.module("/v/lib/libcudart.so.13", 0x1000_0000);
     t.module(torch, 0x2000_0000);
@@ -44,20 +41,10 @@ fn training() -> TraceBuilder {
     t
 }
 
-#[track_caller]
-fn json(trace: &std::path::Path, args: &[&str]) -> Value {
-    let output = vramtrace().args(args).arg("--json").arg(trace).output().unwrap();
-    let status = output.status.code();
-    assert!(matches!(status, Some(0 | 1)), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
 /// A recorded run of PyTorch, as if it had been under cudaMallocAsync: each block is an allocation of the driver's pool.
 fn under_async(packed: &str) -> TraceBuilder {
     const ASYNC: u16 = 0x7f00;
-    let file = std::fs::File::open(testkit::repository().join(packed)).unwrap();
-    let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    let bytes = unpacked(packed);
     let reader = TraceReader::new(&bytes).unwrap();
     let mut t = TraceBuilder::new();
     t.define(Definition::Api { id: ASYNC, name: "cuMemAllocAsync".into() });
@@ -90,17 +77,13 @@ fn under_async(packed: &str) -> TraceBuilder {
 #[test]
 fn steps_and_roles_follow_from_the_driver_s_allocations() {
     for name in ["roles/gpt2", "steps/accumulation", "steps/gan", "steps/evaluation"] {
-        let scratch = Scratch::new();
         let packed = format!("tests/data/{name}.vtrace.gz");
-        let (native, pool) = (testkit::repository().join(&packed), scratch.0.join("pool.vtrace"));
-        under_async(&packed).write(&pool);
-        let steps = |trace| {
-            let answer = json(trace, &["report", "--by", "step"]);
-            let found = &answer["processes"][0]["steps"];
-            let step = |step: &Value| {
-                [&step["state"], &step["backward_passes"], &step["updates"]].map(Value::to_string)
-            };
-            let each = found["steps"].as_array().unwrap().iter().map(step);
+        let (native, pool) = (Scratch::recorded(&packed), Scratch::with(&under_async(&packed)));
+        let steps = |of: &Scratch| {
+            let found = of.json("report --by step t.vtrace")["processes"][0]["steps"].clone();
+            let each = found["steps"].as_array().unwrap().iter().map(|step| {
+                ["state", "backward_passes", "updates"].map(|key| step[key].to_string())
+            });
             (found["count"].to_string(), each.collect::<Vec<_>>())
         };
         let expected = steps(&native);
@@ -109,15 +92,13 @@ fn steps_and_roles_follow_from_the_driver_s_allocations() {
         // The rest is what cuBLAS, the cache and the driver have beside the tensors.
         const OF_TENSORS: [&str; 6] =
             ["activations", "gradients", "input", "optimizer state", "temporary", "weights"];
-        let roles = |trace| {
-            let answer = json(trace, &["holders", "--by", "role", "--at", "step:2"]);
-            let of = |role: &Value| {
-                (role["role"].as_str().unwrap().to_string(), role["count"].as_u64().unwrap())
-            };
-            let all = answer["holders"].as_array().unwrap().iter().map(of);
+        let roles = |of: &Scratch| {
+            let answer = of.json("holders --by role --at step:2 t.vtrace");
+            let all = answer["holders"].as_array().unwrap().iter();
+            let all = all.filter(|of| OF_TENSORS.contains(&of["role"].as_str().unwrap()));
             let mut all: Vec<_> =
-                all.filter(|(role, _)| OF_TENSORS.contains(&role.as_str())).collect();
-            all.sort();
+                all.map(|of| (of["role"].to_string(), of["count"].clone())).collect();
+            all.sort_by(|one, other| one.0.cmp(&other.0));
             assert!(all.len() > 2, "{name}: {answer}");
             all
         };
@@ -128,8 +109,7 @@ fn steps_and_roles_follow_from_the_driver_s_allocations() {
 #[test]
 fn a_tensor_belongs_to_the_line_that_asked_for_it_and_leaks_there() {
     let scratch = Scratch::with(&training());
-    let trace = scratch.0.join("t.vtrace");
-    let holders = json(&trace, &["holders"]);
+    let holders = scratch.json("holders t.vtrace");
     let holder = |n: usize| {
         let one = &holders["holders"][n];
         let lead = &one["frames"][one["lead"].as_u64().unwrap() as usize];

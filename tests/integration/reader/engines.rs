@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Program, Run, Scratch, Setup};
+use testkit::{Program, Run, Scratch, Setup, sum};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Definition, Kind};
 
@@ -38,19 +38,33 @@ const FUNCTIONS: [(u64, &str); 4] = [
 ];
 
 #[test]
-fn memory_of_llama_cpp_has_roles_and_the_functions_that_need_it() {
+fn memory_of_llama_cpp_has_roles_and_functions_and_its_part_of_the_card() {
     let run = engine(&["-g"]);
     let trace = run.only_trace();
     let trace = trace.to_str().unwrap();
     assert_eq!(holders(&run.scratch, trace, ""), named(&FUNCTIONS));
     let roles = [(2574, "weights"), (768, "KV cache"), (288, "activations"), (12, "workspace")];
     assert_eq!(holders(&run.scratch, trace, "--by role"), named(&roles));
-    let report = run.scratch.text(&format!("report {trace}"));
+    let report = run.text("report");
     let line = "at the peak for: weights 71 %, KV cache 21 %, activations 8 %\n";
     assert!(report.contains(line), "{report}");
-    let json = run.scratch.json(&format!("report {trace}"));
-    let at_peak = &json["processes"][0]["devices"][0]["holders"]["roles_at_peak"];
-    assert_eq!(at_peak[1]["role"], "KV cache", "{at_peak}");
+    let json = run.only_report();
+    let device = &json["devices"][0];
+    assert_eq!(device["holders"]["roles_at_peak"][1]["role"], "KV cache", "{device}");
+    // What it got of the card.
+    let found = &device["engine"];
+    assert_eq!(found["engine"], "llama.cpp", "{found}");
+    let number = |of: &Value| of.as_u64().unwrap_or_else(|| panic!("{found}"));
+    let headline = number(&device["in_use_at_peak"]["headline_bytes"]);
+    assert_eq!(sum(&found["parts"], "bytes"), headline, "{found}");
+    let parts = found["parts"].as_array().unwrap();
+    let part =
+        |name: &str| number(&parts.iter().find(|part| part["part"] == name).unwrap()["bytes"]);
+    assert_eq!((part("weights"), part("KV cache")), (2574 * MIB, 768 * MIB), "{found}");
+    let taken = number(&device["peak_process_bytes"]) + number(&found["others_bytes"]);
+    assert_eq!(number(&found["unused_bytes"]), 24 * 1024 * MIB - taken, "{found}");
+    let shown = run.text("report --full");
+    assert!(shown.contains("what llama.cpp got of the card at the peak"), "{shown}");
 }
 
 #[test]
@@ -59,42 +73,16 @@ fn without_debug_information_the_symbols_say_the_same() {
     assert_eq!(holders(&run.scratch, run.only_trace().to_str().unwrap(), ""), named(&FUNCTIONS));
 }
 
-#[test]
-fn a_report_has_what_an_engine_got_of_the_card() {
-    let run = engine(&["-g"]);
-    let trace = run.only_trace();
-    let trace = trace.to_str().unwrap();
-    let json = run.scratch.json(&format!("report {trace}"));
-    let device = &json["processes"][0]["devices"][0];
-    let found = &device["engine"];
-    assert_eq!(found["engine"], "llama.cpp", "{found}");
-    let number = |of: &Value| of.as_u64().unwrap_or_else(|| panic!("{found}"));
-    let parts = found["parts"].as_array().unwrap();
-    let sum: u64 = parts.iter().map(|part| number(&part["bytes"])).sum();
-    assert_eq!(sum, number(&device["in_use_at_peak"]["headline_bytes"]), "{found}");
-    let part =
-        |name: &str| number(&parts.iter().find(|part| part["part"] == name).unwrap()["bytes"]);
-    assert_eq!((part("weights"), part("KV cache")), (2574 * MIB, 768 * MIB), "{found}");
-    let unused = number(&found["unused_bytes"]);
-    let taken = number(&device["peak_process_bytes"]) + number(&found["others_bytes"]);
-    assert_eq!(unused, 24 * 1024 * MIB - taken, "{found}");
-    let shown = run.scratch.text(&format!("report {trace} --full"));
-    assert!(shown.contains("what llama.cpp got of the card at the peak"), "{shown}");
-}
-
 /// What a command says of a program whose symbols are in another file, or nowhere.
 #[test]
 fn stripped_programs_and_missing_debug_files_are_told_apart() {
     let built =
         Program::compiled("g++", "../../docs/programs/engine.cpp", &["-g", "-Wl,--build-id"]);
     let scratch = Scratch::new();
-    let tool = |name: &str, args: &[&str]| {
-        let mut command = std::process::Command::new(testkit::compiler(name));
-        assert!(command.args(args).current_dir(&scratch.0).status().unwrap().success(), "{name}");
-    };
+    let tool = |name, args| scratch.shell(&format!("{} {args}", testkit::compiler(name)));
     std::fs::copy(&built.0, scratch.0.join("engine")).unwrap();
-    tool("objcopy", &["--only-keep-debug", "engine", "engine.debug"]);
-    tool("strip", &["engine"]);
+    tool("objcopy", "--only-keep-debug engine engine.debug");
+    tool("strip", "engine");
     let run = |program: &str| {
         let program = Program(scratch.0.join(program));
         let run = program.run(Setup::simulated().preload().arg("-c").arg(4096)).ok();
@@ -103,7 +91,7 @@ fn stripped_programs_and_missing_debug_files_are_told_apart() {
     let alone = run("engine");
     assert!(alone.contains("engine: no symbols: stripped; its functions have no names"), "{alone}");
     std::fs::copy(scratch.0.join("engine"), scratch.0.join("linked")).unwrap();
-    tool("objcopy", &["--add-gnu-debuglink=engine.debug", "linked"]);
+    tool("objcopy", "--add-gnu-debuglink=engine.debug linked");
     let split = run("linked");
     assert!(split.contains("engine.cpp:173 llama_kv_cache::llama_kv_cache"), "{split}");
     assert!(!split.contains("stripped"), "{split}");
@@ -134,15 +122,9 @@ fn one_line_that_calls_all_of_an_engine_is_divided_by_its_functions() {
         "xgboost::EllpackPageImpl::EllpackPageImpl",
         "xgboost::tree::GPUHistMaker::Update",
     ];
-    for (id, function) in (1..).zip(functions) {
-        t.define(Definition::Code {
-            id,
-            minor: Definition::NAMED_NATIVE,
-            name: (*function).into(),
-            file: library.into(),
-            first_line: 0,
-            line_table: Vec::new(),
-        });
+    for (id, name) in (1..).zip(functions.map(String::from)) {
+        let (minor, file) = (Definition::NAMED_NATIVE, library.into());
+        t.define(Definition::Code { id, minor, name, file, first_line: 0, line_table: Vec::new() });
     }
     t.code(4, "Booster.update", "/v/lib/python3.12/site-packages/xgboost/core.py", 2224);
     t.code(5, "<module>", "/home/me/train.py", 7);

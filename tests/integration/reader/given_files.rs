@@ -1,32 +1,29 @@
 //! Recordings as they are handed over: compressed, in directories, with spaces in their names, without a command.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use testkit::{Scratch, repository, vramtrace};
+use testkit::{Said, Scratch, repository, unpacked};
 
 /// The recorded run, compressed and not.
 fn recordings(scratch: &Scratch) {
     let packed = repository().join("assets/recorded.vtrace.gz");
     fs::create_dir(scratch.0.join("packed run")).unwrap();
     fs::copy(&packed, scratch.0.join("packed run/a.vtrace.gz")).unwrap();
-    let plain = fs::File::create(scratch.0.join("a.vtrace")).unwrap();
-    let unpacked = Command::new("gzip").arg("-dc").arg(packed).stdout(Stdio::from(plain)).status();
-    assert!(unpacked.unwrap().success());
+    scratch.write("a.vtrace", unpacked("assets/recorded.vtrace.gz"));
 }
 
 /// The output of a command on the plain trace, with the name of the compressed one.
 #[track_caller]
 fn same(scratch: &Scratch, command: &str, given: &str) {
     let plain = scratch.text(&format!("{command} a.vtrace"));
-    let mut packed = vramtrace();
-    packed.args(command.split(' ')).arg(given).current_dir(&scratch.0).env("NO_COLOR", "1");
-    let packed = String::from_utf8(packed.output().unwrap().stdout).unwrap();
-    let name = |text: String| {
-        let text = text
-            .replace("'packed run/a.vtrace.gz'", "a.vtrace")
-            .replace("'packed run'", "a.vtrace");
-        text.replace("packed run/a.vtrace.gz", "a.vtrace").replace("packed run", "a.vtrace")
+    let words: Vec<&str> = command.split(' ').chain([given]).collect();
+    let packed = scratch.says(&words).out;
+    let name = |mut text: String| {
+        for given in ["packed run/a.vtrace.gz", "packed run"] {
+            text = text.replace(&format!("'{given}'"), "a.vtrace").replace(given, "a.vtrace");
+        }
+        text
     };
     assert_eq!(name(packed), plain, "{command} {given}");
 }
@@ -49,9 +46,7 @@ fn commands_that_are_suggested_can_be_pasted() {
     let scratch = Scratch::new();
     recordings(&scratch);
     std::fs::rename(scratch.0.join("packed run"), scratch.0.join("it's packed")).unwrap();
-    let output =
-        vramtrace().args(["report", "it's packed/a.vtrace.gz"]).current_dir(&scratch.0).output();
-    let report = String::from_utf8(output.unwrap().stdout).unwrap();
+    let report = scratch.says(&["report", "it's packed/a.vtrace.gz"]).out;
     let report: Vec<&str> = report.lines().collect();
     let next = report.iter().find_map(|line| line.strip_prefix("  next    ")).unwrap().to_string();
     let hints = report.iter().rev().take_while(|line| line.starts_with("vramtrace "));
@@ -59,10 +54,8 @@ fn commands_that_are_suggested_can_be_pasted() {
     for command in [next].into_iter().chain(hints) {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("set -e; vramtrace() {{ \"$0\" \"$@\"; }}; {command}")]);
-        let output =
-            shell.arg(testkit::bin_dir().join("vramtrace")).current_dir(&scratch.0).output();
-        let output = output.unwrap();
-        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        shell.arg(testkit::bin_dir().join("vramtrace")).current_dir(&scratch.0);
+        Said::by(&mut shell).ended(0);
     }
 }
 

@@ -2,15 +2,13 @@
 //! anywhere else, wait, or hand its output over. Needs root, which plays both: what is owned by [`OTHER`] is the other
 //! user's, and the command is the one that is attacked.
 
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use testkit::trace_builder::training;
-use testkit::{Scratch, skip_here, user, vramtrace};
+use testkit::{Said, Scratch, fifo, skip_here, user, vramtrace};
 
 const OTHER: u32 = 65534;
 
@@ -29,10 +27,10 @@ impl Place {
         for name in ["shared", "victim"] {
             std::fs::create_dir(place.at(name)).unwrap();
         }
-        std::fs::write(place.at("victim/file"), "theirs").unwrap();
-        std::fs::set_permissions(place.at("victim/file"), PermissionsExt::from_mode(0o640))
-            .unwrap();
-        std::fs::set_permissions(place.at("shared"), PermissionsExt::from_mode(0o777)).unwrap();
+        place.0.write("victim/file", "theirs");
+        for (name, mode) in [("victim/file", 0o640), ("shared", 0o777)] {
+            std::fs::set_permissions(place.at(name), PermissionsExt::from_mode(mode)).unwrap();
+        }
         chown(place.at("shared"), Some(OTHER), Some(OTHER)).unwrap();
         Some(place)
     }
@@ -46,18 +44,16 @@ impl Place {
     }
 
     /// A command that waits is ended, which is a failure.
-    fn run(&self, line: &str) -> Output {
+    fn run(&self, line: &str) -> Said {
         let mut command = std::process::Command::new("timeout");
         command.arg("60").arg(vramtrace().get_program()).args(line.split(' '));
-        command.current_dir(&self.0.0).stdin(Stdio::null()).output().unwrap()
+        Said::by(command.current_dir(&self.0.0).stdin(Stdio::null()))
     }
 
     #[track_caller]
     fn refused(&self, line: &str, why: &str) {
-        let output = self.run(line);
-        let printed = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{line}: {printed}");
-        assert!(printed.contains(why), "{line}: {printed}");
+        let said = self.run(line).ended(2);
+        assert!(said.err.contains(why), "{line}: {}", said.err);
         self.victim_stays();
     }
 
@@ -147,10 +143,8 @@ fn no_exchange_of_names_at_any_moment_lets_a_command_write_elsewhere() {
                 let format = ["csv", "folded", "parquet"][turn % 3];
                 let force = if format != "parquet" && turn % 2 == 1 { " --force" } else { "" };
                 let line = format!("export t.vtrace --format {format} -o shared/o{force}");
-                let output = place.run(&line);
-                let code = output.status.code();
-                let printed = String::from_utf8_lossy(&output.stderr);
-                assert!([Some(0), Some(2)].contains(&code), "{code:?} {printed}");
+                let said = place.run(&line);
+                assert!(matches!(said.code, Some(0 | 2)), "{said:?}");
                 place.victim_stays();
                 for made in ["shared/o", "shared/moved", "shared/o.partial"] {
                     let _ = std::fs::remove_dir_all(place.at(made));
@@ -162,32 +156,26 @@ fn no_exchange_of_names_at_any_moment_lets_a_command_write_elsewhere() {
     });
 }
 
-fn fifo(path: &Path) {
-    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a C string.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o666) }, 0);
-}
-
 #[test]
 fn a_fifo_of_another_user_is_not_opened() {
     let Some(place) = Place::new() else { return };
-    fifo(&place.at("shared/vramtrace.html"));
-    chown(place.at("shared/vramtrace.html"), Some(OTHER), None).unwrap();
+    let at = place.at("shared/f");
+    fifo(&at);
+    std::fs::set_permissions(&at, PermissionsExt::from_mode(0o666)).unwrap();
+    chown(&at, Some(OTHER), None).unwrap();
     // With a reader, it would get the page; without one, the command would wait.
     for reads in [false, true] {
-        let reader = reads.then(|| {
-            let mut reader = std::fs::File::options();
-            reader.read(true).custom_flags(libc::O_NONBLOCK);
-            reader.open(place.at("shared/vramtrace.html")).unwrap()
-        });
-        for force in ["", " --force"] {
-            let theirs = "is a FIFO of another user (uid 65534)";
-            place.refused(
-                &format!("report --html t.vtrace -o shared/vramtrace.html{force}"),
-                theirs,
-            );
-            place.refused(&format!("pack t.vtrace -o shared/vramtrace.html{force}"), theirs);
-            place.refused("run --out traces --json shared/vramtrace.html -- true", theirs);
+        let mut options = std::fs::File::options();
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let reader = reads.then(|| options.open(&at).unwrap());
+        for line in [
+            "report --html t.vtrace -o shared/f",
+            "report --html t.vtrace -o shared/f --force",
+            "pack t.vtrace -o shared/f",
+            "pack t.vtrace -o shared/f --force",
+            "run --out traces --json shared/f -- true",
+        ] {
+            place.refused(line, "is a FIFO of another user (uid 65534)");
         }
         if let Some(mut reader) = reader {
             let mut bytes = Vec::new();
@@ -201,11 +189,10 @@ fn a_fifo_of_another_user_is_not_opened() {
 fn what_another_user_lets_others_read_does_not_open_this_users_file() {
     let Some(place) = Place::new() else { return };
     let path = place.at("shared/o");
-    std::fs::write(&path, "").unwrap();
+    place.0.write("shared/o", "");
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
     chown(&path, Some(OTHER), None).unwrap();
-    let output = place.run("report --html t.vtrace -o shared/o --force");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    place.run("report --html t.vtrace -o shared/o --force").ended(0);
     let about = path.metadata().unwrap();
     assert_eq!((about.uid(), about.mode() & 0o7777), (0, 0o600));
 }
@@ -215,12 +202,10 @@ fn links_of_root_and_of_this_user_are_followed_and_stay() {
     let Some(place) = Place::new() else { return };
     symlink("victim", place.at("d")).unwrap();
     symlink("d/file", place.at("mine")).unwrap();
-    let output = place.run("export t.vtrace --format csv -o mine --force");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    place.run("export t.vtrace --format csv -o mine --force").ended(0);
     assert!(place.at("mine").symlink_metadata().unwrap().is_symlink());
     assert!(std::fs::read(place.at("victim/file")).unwrap().len() > 100);
     assert_eq!(place.at("victim/file").metadata().unwrap().mode() & 0o7777, 0o640);
-    let tables = place.run("export t.vtrace --format parquet -o d/tables");
-    assert!(tables.status.success(), "{}", String::from_utf8_lossy(&tables.stderr));
+    place.run("export t.vtrace --format parquet -o d/tables").ended(0);
     assert!(place.at("victim/tables/blocks").is_dir());
 }

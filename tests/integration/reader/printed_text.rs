@@ -1,27 +1,22 @@
 //! What a trace says of itself reaches the terminal without secrets and without characters that
 //! terminals obey; names of traces that are none hang nothing.
 
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{InteractiveProgram, Program, Scratch, Setup, vramtrace};
+use testkit::{InteractiveProgram, Program, Scratch, Setup, fifo, vramtrace};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Definition, Kind, TraceReader};
 
 const KEY: &str = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz";
 
-fn printed(trace: &std::path::Path) -> String {
+fn printed(scratch: &Scratch) -> String {
+    let lines = ["report", "report --json", "holders", "leaks", "oom"];
+    let exports = ["export --format csv -o -", "export --format perfetto -o -"];
     let mut all = String::new();
-    for args in [&["report"][..], &["report", "--json"], &["holders"], &["leaks"], &["oom"]] {
-        let output = vramtrace().args(args).arg(trace).output().unwrap();
-        all.push_str(&String::from_utf8(output.stdout).unwrap());
-        all.push_str(&String::from_utf8(output.stderr).unwrap());
-    }
-    for format in ["csv", "perfetto"] {
-        let mut export = vramtrace();
-        let output = export.args(["export", "--format", format, "-o", "-"]).arg(trace).output();
-        all.push_str(&String::from_utf8_lossy(&output.unwrap().stdout));
+    for line in lines.into_iter().chain(exports) {
+        let output = scratch.run(&format!("{line} t.vtrace"));
+        for text in [output.stdout, output.stderr] {
+            all.push_str(&String::from_utf8_lossy(&text));
+        }
     }
     all
 }
@@ -40,17 +35,15 @@ fn a_secret_of_the_command_line_is_in_no_trace() {
 
 #[test]
 fn nor_is_one_of_an_older_trace_shown() {
-    let scratch = Scratch::new();
     let mut t = TraceBuilder::new();
     t.header.command = ["python3", "train.py", "--hf-token", KEY].map(String::from).into();
     t.alloc(SECOND, Kind::Device, 1 << 40, MIB);
-    t.write(&scratch.0.join("t.vtrace"));
-    let all = printed(&scratch.0.join("t.vtrace"));
+    let scratch = Scratch::with(&t);
+    let all = printed(&scratch);
     assert!(!all.contains(KEY) && all.contains("--hf-token ***"), "{all}");
 
-    let (from, to) = (scratch.0.join("t.vtrace"), scratch.0.join("packed.vtrace"));
-    assert!(vramtrace().arg("pack").arg(from).arg("-o").arg(&to).status().unwrap().success());
-    let bytes = std::fs::read(&to).unwrap();
+    scratch.text("pack t.vtrace -o packed.vtrace");
+    let bytes = std::fs::read(scratch.0.join("packed.vtrace")).unwrap();
     assert!(!bytes.windows(KEY.len()).any(|part| part == KEY.as_bytes()), "nor is it packed");
     let command = TraceReader::new(&bytes).unwrap().header().command.clone();
     assert_eq!(command, ["python3", "train.py", "--hf-token", "***"]);
@@ -61,10 +54,7 @@ fn ps_shows_none() {
     let setup = Setup::simulated().preload().arg("--hf-token").arg(KEY);
     let mut process = InteractiveProgram::start(setup);
     assert_eq!(process.result("a 16"), 0);
-    let listed = vramtrace().args(["ps", "--json"]).output().unwrap();
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    let line = vramtrace().arg("ps").output().unwrap();
-    let line = String::from_utf8(line.stdout).unwrap();
+    let (listed, line) = (Scratch::new().text("ps --json"), Scratch::new().text("ps"));
     drop(process);
     assert!(!listed.contains(KEY) && listed.contains("--hf-token ***"), "{listed}");
     assert!(!line.contains(KEY), "{line}");
@@ -86,15 +76,14 @@ fn no_text_of_a_trace_turns_the_terminal_around() {
     let bad =
         |c: char| c != '\n' && c != '\t' && (c.is_control() || "\u{202e}\u{2066}".contains(c));
     let shown = |args: &[&str]| {
-        let output = vramtrace().args(args).current_dir(&scratch.0).output().unwrap();
-        // With colours, as a terminal gets it: then escapes are not taken out by the way.
-        let mut forced = vramtrace();
-        forced.args(args).current_dir(&scratch.0).env("CLICOLOR_FORCE", "1").env_remove("NO_COLOR");
-        let forced = forced.output().unwrap();
-        let text = [&output.stdout[..], &output.stderr].concat();
-        let text = String::from_utf8(text).unwrap();
+        let said = scratch.says(args);
+        let text = [said.out, said.err].concat();
         assert!(!text.contains(bad), "{args:?}: {text:?}");
-        let text = String::from_utf8([forced.stdout, forced.stderr].concat()).unwrap();
+        // With colours, as a terminal gets it: then escapes are not taken out by the way.
+        let mut forced = scratch.command(args);
+        forced.env("CLICOLOR_FORCE", "1").env_remove("NO_COLOR");
+        let said = testkit::Said::by(&mut forced);
+        let text = [said.out, said.err].concat();
         assert!(!text.contains("\u{1b}]"), "{args:?}: {text:?}");
     };
     for args in [
@@ -121,26 +110,11 @@ fn no_text_of_a_trace_turns_the_terminal_around() {
 #[test]
 fn a_fifo_with_a_traces_name_hangs_nothing() {
     let scratch = Scratch::new();
-    assert!(Command::new("mkfifo").arg(scratch.0.join("x.vtrace")).status().unwrap().success());
+    fifo(&scratch.0.join("x.vtrace"));
     for args in [&["report", "x.vtrace"][..], &["report", "."], &["report"], &["holders"]] {
-        let mut child = vramtrace()
-            .args(args)
-            .current_dir(&scratch.0)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status;
-            }
-            if begun.elapsed() > Duration::from_secs(20) {
-                child.kill().unwrap();
-                panic!("{args:?} waits for ever");
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        };
+        let mut command = std::process::Command::new("timeout");
+        command.arg("60").arg(vramtrace().get_program()).args(args);
+        let status = command.current_dir(&scratch.0).output().unwrap().status;
         assert_eq!(status.code(), Some(2), "{args:?}");
     }
 }
@@ -148,17 +122,11 @@ fn a_fifo_with_a_traces_name_hangs_nothing() {
 /// A terminal of 80 columns: nothing is wrapped a second time, which would put the rest of a line below its label.
 #[test]
 fn an_out_of_memory_fits_80_columns() {
-    let scratch = testkit::Scratch::new();
-    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/recorded.vtrace.gz");
-    std::fs::copy(packed, scratch.0.join("recorded.vtrace.gz")).unwrap();
+    let scratch = Scratch::recorded("assets/recorded.vtrace.gz");
     let shown = |columns: Option<&str>, more: &[&str]| {
-        let mut command = testkit::vramtrace();
-        command.args(["oom", "recorded.vtrace.gz"]).args(more).current_dir(&scratch.0);
-        match columns {
-            Some(columns) => command.env("COLUMNS", columns),
-            None => command.env_remove("COLUMNS"),
-        };
-        String::from_utf8(command.output().unwrap().stdout).unwrap()
+        let mut command = scratch.command(&[&["oom", "t.vtrace"], more].concat());
+        command.env_remove("COLUMNS").envs(columns.map(|columns| ("COLUMNS", columns)));
+        testkit::Said::by(&mut command).out
     };
     let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();
     for (columns, most) in [(None, 80), (Some("80"), 80), (Some("200"), 80), (Some("66"), 66)] {

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use testkit::{Program, Scratch, Setup, vramtrace};
+use testkit::{Program, Scratch, Setup, gunzip};
 use vramtrace_reader::analysis::ranks::{self, ProcessFigures, Source};
 use vramtrace_reader::report::text;
 use vramtrace_reader::trace::{Trace, open};
@@ -76,20 +76,14 @@ fn a_run_of_golden_ranks_is_merged() {
     let scratch = Scratch::new();
     for entry in std::fs::read_dir(&ranks).unwrap() {
         let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap();
-        let file = std::fs::File::open(&path).unwrap();
-        let mut trace = std::fs::File::create(scratch.0.join(name)).unwrap();
-        std::io::copy(&mut flate2::read::GzDecoder::new(file), &mut trace).unwrap();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        scratch.write(name, gunzip(&std::fs::read(&path).unwrap()));
     }
     let traces = scratch.traces();
     assert!(traces.len() > 1);
     assert_eq!(both_ways(&traces), 0);
-    let directory = scratch.0.to_str().unwrap();
     for command in ["report", "holders", "leaks", "oom"] {
-        let output = vramtrace().args([command, directory]).env("NO_COLOR", "1").output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && !text.is_empty(), "{command}: {text}");
-        let json = vramtrace().args([command, directory, "--json"]).output().unwrap();
-        assert!(serde_json::from_slice::<serde_json::Value>(&json.stdout).is_ok(), "{command}");
+        assert!(!scratch.text(&format!("{command} .")).is_empty(), "{command}");
+        scratch.json(&format!("{command} ."));
     }
 }

@@ -37,16 +37,24 @@ fn number(of: &Value) -> i128 {
     of.as_i64().map_or_else(|| of.as_u64().unwrap().into(), i128::from)
 }
 
-/// Bytes and number of each holder, largest first.
-fn held(holders: &Value) -> Vec<(i128, i128)> {
-    let mut all: Vec<_> = holders
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|holder| (number(&holder["bytes"]), number(&holder["count"])))
-        .collect();
+fn rows(of: &Value) -> std::slice::Iter<'_, Value> {
+    of.as_array().unwrap().iter()
+}
+
+/// Bytes and number of each holder, sorted.
+fn held<'v>(holders: impl Iterator<Item = &'v Value>) -> Vec<(i128, i128)> {
+    let mut all: Vec<_> =
+        holders.map(|holder| (number(&holder["bytes"]), number(&holder["count"]))).collect();
     all.sort_unstable();
     all
+}
+
+fn is_free(of: &&Value) -> bool {
+    of["name"] == "PyTorch cache (free)"
+}
+
+fn bytes<'v>(holders: impl Iterator<Item = &'v Value>) -> i128 {
+    holders.map(|holder| number(&holder["bytes"])).sum()
 }
 
 /// `6.80 GiB in nvidia-smi`, as the texts have it.
@@ -65,20 +73,12 @@ fn the_peak_is_the_same_in_every_command() {
         let frag = json(&["frag"], path);
         let (words, oom_words) = (text(&["report"], path), text(&["oom"], path));
         let process = &report["processes"][0];
-        let of_oom = oom["processes"][0]["devices"].as_array().unwrap();
-        for device in process["devices"].as_array().unwrap() {
+        for device in rows(&process["devices"]) {
             let here = |of: &&Value| of["ordinal"] == device["ordinal"];
             let at_peak = &device["in_use_at_peak"];
             let part = |name: &str| number(&at_peak[format!("{name}_bytes")]);
-            let parts = [
-                "allocated",
-                "free_in_cache",
-                "beside_cache",
-                "contexts",
-                "driver",
-                "unattributed",
-            ];
-            let mut sum: i128 = parts.into_iter().map(part).sum();
+            let recorded = part("allocated") + part("free_in_cache") + part("beside_cache");
+            let mut sum = recorded + part("contexts") + part("driver") + part("unattributed");
             if at_peak["in_nvidia_smi_bytes"].is_null() {
                 sum += part("managed");
             }
@@ -92,34 +92,28 @@ fn the_peak_is_the_same_in_every_command() {
             if oom["ooms"].as_array().unwrap().is_empty() && device["cap_bytes"].is_null() {
                 assert!(oom_words.contains(&headline(at_peak)), "{name}: {oom_words}: {at_peak}");
             }
-            if let Some(of) = of_oom.iter().find(here) {
+            if let Some(of) = rows(&oom["processes"][0]["devices"]).find(here) {
                 assert_eq!(&of["in_use_at_peak"], at_peak, "{name}");
             }
             // The holders are those of the report, and have what is allocated and reserved.
             let Some(holders) = &holders else { continue };
-            let all = holders["holders"].as_array().unwrap();
-            let all: Value =
-                all.iter().filter(|of| of["device"] == device["ordinal"]).cloned().collect();
-            let of_report = &device["holders"]["at_peak"];
-            assert_eq!(held(&all), held(of_report), "{name}");
-            let bytes = |of: &&Value| number(&of["bytes"]);
-            let is_free = |of: &&Value| of["name"] == "PyTorch cache (free)";
-            let rows = all.as_array().unwrap();
-            let free: i128 = rows.iter().filter(is_free).map(|of| bytes(&of)).sum();
-            let is_allocated = |of: &&Value| of["driver_memory"].is_null();
-            let sum: i128 = rows.iter().filter(is_allocated).map(|of| bytes(&of)).sum();
+            let all = || {
+                let here = |of: &&Value| of["device"] == device["ordinal"];
+                rows(&holders["holders"]).filter(here)
+            };
+            assert_eq!(held(all()), held(rows(&device["holders"]["at_peak"])), "{name}");
             // Of an erased history only the recorder's total is known.
-            if process["complete"] != false && device["torch"].is_object() && !rows.is_empty() {
-                assert_eq!(free, part("free_in_cache"), "{name}");
+            let whole = process["complete"] != false && device["torch"].is_object();
+            if whole && all().count() > 0 {
+                assert_eq!(bytes(all().filter(is_free)), part("free_in_cache"), "{name}");
             }
-            let recorded =
-                part("allocated") + part("free_in_cache") + part("beside_cache") + part("managed");
+            let sum = bytes(all().filter(|of| of["driver_memory"].is_null()));
+            let recorded = recorded + part("managed");
             assert!(sum <= recorded, "{name}: {sum} in holders, {at_peak}");
         }
         let Some(frag) = frag else { continue };
-        for device in frag["devices"].as_array().unwrap() {
-            let of = process["devices"].as_array().unwrap();
-            let of = of.iter().find(|of| of["ordinal"] == device["ordinal"]);
+        for device in rows(&frag["devices"]) {
+            let of = rows(&process["devices"]).find(|of| of["ordinal"] == device["ordinal"]);
             let torch = &of.unwrap_or_else(|| panic!("{name}: {device}"))["torch"];
             for figure in ["peak_reserved_bytes", "peak_allocated_bytes"] {
                 assert_eq!(device[figure], torch[figure], "{name}");
@@ -134,27 +128,16 @@ fn the_holders_of_a_run_are_the_same_in_report_and_holders() {
     for path in recorded().iter().filter(|path| path.is_dir()).chain([&roles]) {
         let report = json(&["report", "--top", "1000000"], path).unwrap();
         let Some(holders) = json(&["holders", "--at", "peak"], path) else { continue };
-        let is_free = |of: &&Value| of["name"] == "PyTorch cache (free)";
-        let bytes = |all: &Value| -> Vec<i128> {
-            let mut all: Vec<_> = all
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(|of| !is_free(of))
-                .map(|of| number(&of["bytes"]))
-                .collect();
+        let (all, merged) = (|| rows(&report["run"]["held_at_peaks"]), || rows(&holders["merged"]));
+        let bytes_of = |of: &Value| number(&of["bytes"]);
+        let sorted = |of: &mut dyn Iterator<Item = &Value>| {
+            let mut all: Vec<i128> = of.map(bytes_of).collect();
             all.sort_unstable();
             all
         };
-        assert_eq!(
-            bytes(&report["run"]["held_at_peaks"]),
-            bytes(&holders["merged"]),
-            "{}",
-            path.display()
-        );
-        let free = |all: &Value| -> i128 {
-            all.as_array().unwrap().iter().filter(is_free).map(|of| number(&of["bytes"])).sum()
-        };
-        assert_eq!(free(&report["run"]["held_at_peaks"]), free(&holders["merged"]));
+        let used = |of: &&Value| !is_free(of);
+        let found = (sorted(&mut all().filter(used)), bytes(all().filter(is_free)));
+        let expected = (sorted(&mut merged().filter(used)), bytes(merged().filter(is_free)));
+        assert_eq!(found, expected, "{}", path.display());
     }
 }
