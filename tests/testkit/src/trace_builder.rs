@@ -168,7 +168,7 @@ impl TraceBuilder {
     }
 
     pub fn library(&mut self, path: &str, build_id: Vec<u8>, start: u64, bytes: u64) {
-        let (id, path, end) = ((start >> 16) as u32, path.into(), start + bytes);
+        let (id, path, end) = ((start | start >> 32) as u32, path.into(), start + bytes);
         self.define(Definition::Module { id, path, build_id, base: start, start, end });
     }
 
