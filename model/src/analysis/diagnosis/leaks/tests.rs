@@ -71,15 +71,8 @@ impl Program {
         let key = self.next << 21;
         self.live.insert(key, stack);
         self.now_ns += 2_000;
-        let (site, stack) = (self.site, StackId(stack));
-        self.event(Event::Alloc(Alloc {
-            key,
-            space: Space::Device,
-            size,
-            site,
-            stack,
-            requested: None,
-        }));
+        let (space, site, stack) = (Space::Device, self.site, StackId(stack));
+        self.event(Event::Alloc(Alloc { key, space, size, site, stack, requested: None }));
         key
     }
 
@@ -127,7 +120,18 @@ type Answer = Option<(u32, Verdict)>;
 type Scenario = (&'static str, fn(&mut Program), Answer);
 
 const LEAK: u32 = 1;
-const GROWING: Answer = Some((LEAK, Verdict::Growing));
+
+const fn leaking(name: &'static str, verdict: Verdict, program: fn(&mut Program)) -> Scenario {
+    (name, program, Some((LEAK, verdict)))
+}
+
+const fn growing(name: &'static str, program: fn(&mut Program)) -> Scenario {
+    leaking(name, Verdict::Growing, program)
+}
+
+const fn harmless(name: &'static str, program: fn(&mut Program)) -> Scenario {
+    (name, program, None)
+}
 
 fn parameters(p: &mut Program) {
     for _ in 0..148 {
@@ -140,6 +144,15 @@ fn parameters(p: &mut Program) {
 fn steps(p: &mut Program) -> u64 {
     parameters(p);
     400 + p.random(1_200)
+}
+
+/// A training of many steps, which does this behind each one: with its number, of so many.
+fn each_step(p: &mut Program, mut then: impl FnMut(&mut Program, u64, u64)) {
+    let steps = steps(p);
+    for n in 0..steps {
+        p.step();
+        then(p, n, steps);
+    }
 }
 
 /// A loop of steps of half a millisecond, after seconds of loading libraries.

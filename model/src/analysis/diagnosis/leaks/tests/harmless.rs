@@ -4,258 +4,177 @@ use std::collections::VecDeque;
 
 use vramtrace_format::physical::{KIB, MIB};
 
-use super::{LEAK, MS, SECOND, Scenario, parameters, short_loop, steps, train};
+use super::{
+    LEAK, MS, SECOND, Scenario, each_step, harmless, parameters, short_loop, steps, train,
+};
 
 pub(super) const HARMLESS: &[Scenario] = &[
-    ("training", |p| (0..steps(p)).for_each(|_| p.step()), None),
-    (
-        "a cache that grows and is full",
-        |p| {
-            let steps = steps(p);
-            let full = steps / 4 + p.random(steps / 2);
-            for n in 0..steps {
-                p.step();
-                if n < full {
-                    p.alloc(LEAK, MIB);
-                }
-            }
-        },
-        None,
-    ),
-    (
-        "an LRU cache",
-        |p| {
-            let mut cache = VecDeque::new();
-            let size = 50 + p.random(200) as usize;
-            for _ in 0..steps(p) {
-                p.step();
-                cache.push_back(p.alloc(LEAK, MIB + 2 * MIB * (size as u64 % 3)));
-                if cache.len() > size {
-                    let key = cache.pop_front().unwrap();
-                    p.free(key);
-                }
-            }
-        },
-        None,
-    ),
-    (
-        "an LRU cache of many sizes",
-        |p| {
-            let mut cache = VecDeque::new();
-            let size = 50 + p.random(100) as usize;
-            for _ in 0..steps(p) {
-                p.step();
-                let bytes = MIB + p.random(16 * MIB);
-                cache.push_back(p.alloc(LEAK, bytes));
-                if cache.len() > size {
-                    let key = cache.pop_front().unwrap();
-                    p.free(key);
-                }
-            }
-        },
-        None,
-    ),
-    (
-        "a cache of shapes",
-        |p| {
-            let mut seen = std::collections::BTreeSet::new();
-            let shapes = 20 + p.random(30);
-            for _ in 0..steps(p) {
-                p.step();
-                let shape = p.random(shapes);
-                if seen.insert(shape) {
-                    p.alloc(LEAK, MIB + shape * MIB);
-                }
-            }
-        },
-        None,
-    ),
-    (
-        "warm-up only",
-        |p| {
-            for _ in 0..200 {
+    harmless("training", |p| (0..steps(p)).for_each(|_| p.step())),
+    harmless("a cache that grows and is full", |p| {
+        let steps = steps(p);
+        let full = steps / 4 + p.random(steps / 2);
+        for n in 0..steps {
+            p.step();
+            if n < full {
                 p.alloc(LEAK, MIB);
-                p.work(MS / 4);
             }
-            (0..600).for_each(|_| p.step());
-        },
-        None,
-    ),
-    (
-        "load, then hours of serving without an event",
-        |p| {
-            parameters(p);
-            p.now_ns += 3_600 * SECOND;
-        },
-        None,
-    ),
-    (
-        "saw-tooth of epochs",
-        |p| {
-            let mut held = Vec::new();
-            let steps = steps(p);
-            let epoch = steps / (6 + p.random(20));
-            for n in 1..=steps {
-                p.step();
-                held.push(p.alloc(LEAK, MIB));
-                if n % epoch == 0 {
-                    held.drain(..).for_each(|key| p.free(key));
-                }
+        }
+    }),
+    harmless("an LRU cache", |p| {
+        let mut cache = VecDeque::new();
+        let size = 50 + p.random(200) as usize;
+        each_step(p, |p, _, _| {
+            cache.push_back(p.alloc(LEAK, MIB + 2 * MIB * (size as u64 % 3)));
+            if cache.len() > size {
+                p.free(cache.pop_front().unwrap());
             }
-        },
-        None,
-    ),
-    (
-        "requests that grow and end",
-        |p| {
-            parameters(p);
-            for _ in 0..30 + p.random(60) {
-                let mut buffer = p.alloc(LEAK, MIB);
-                for n in 0..10 + p.random(60) {
-                    let larger = p.alloc(LEAK, (n + 2) * MIB / 4);
-                    p.free(buffer);
-                    buffer = larger;
-                    p.work(MS);
-                }
+        });
+    }),
+    harmless("an LRU cache of many sizes", |p| {
+        let mut cache = VecDeque::new();
+        let size = 50 + p.random(100) as usize;
+        each_step(p, |p, _, _| {
+            let bytes = MIB + p.random(16 * MIB);
+            cache.push_back(p.alloc(LEAK, bytes));
+            if cache.len() > size {
+                p.free(cache.pop_front().unwrap());
+            }
+        });
+    }),
+    harmless("a cache of shapes", |p| {
+        let mut seen = std::collections::BTreeSet::new();
+        let shapes = 20 + p.random(30);
+        each_step(p, |p, _, _| {
+            let shape = p.random(shapes);
+            if seen.insert(shape) {
+                p.alloc(LEAK, MIB + shape * MIB);
+            }
+        });
+    }),
+    harmless("warm-up only", |p| {
+        for _ in 0..200 {
+            p.alloc(LEAK, MIB);
+            p.work(MS / 4);
+        }
+        (0..600).for_each(|_| p.step());
+    }),
+    harmless("load, then hours of serving without an event", |p| {
+        parameters(p);
+        p.now_ns += 3_600 * SECOND;
+    }),
+    harmless("saw-tooth of epochs", |p| {
+        let mut held = Vec::new();
+        let steps = steps(p);
+        let epoch = steps / (6 + p.random(20));
+        for n in 1..=steps {
+            p.step();
+            held.push(p.alloc(LEAK, MIB));
+            if n % epoch == 0 {
+                held.drain(..).for_each(|key| p.free(key));
+            }
+        }
+    }),
+    harmless("requests that grow and end", |p| {
+        parameters(p);
+        for _ in 0..30 + p.random(60) {
+            let mut buffer = p.alloc(LEAK, MIB);
+            for n in 0..10 + p.random(60) {
+                let larger = p.alloc(LEAK, (n + 2) * MIB / 4);
                 p.free(buffer);
-            }
-        },
-        None,
-    ),
-    (
-        "a queue of random length",
-        |p| {
-            let mut queue = VecDeque::new();
-            for _ in 0..steps(p) {
-                p.step();
-                match p.random(2) == 0 || queue.is_empty() {
-                    true if queue.len() < 60 => queue.push_back(p.alloc(LEAK, 4 * MIB)),
-                    _ => {
-                        let key = queue.pop_front().unwrap();
-                        p.free(key);
-                    }
-                }
-            }
-        },
-        None,
-    ),
-    (
-        "random sizes, freed in random order",
-        |p| {
-            let mut held: Vec<u64> = Vec::new();
-            for _ in 0..steps(p) {
-                let size = p.random(64 * MIB);
-                held.push(p.alloc(LEAK, size));
-                while held.len() > 30 {
-                    let at = p.random(held.len() as u64) as usize;
-                    let key = held.swap_remove(at);
-                    p.free(key);
-                }
+                buffer = larger;
                 p.work(MS);
             }
-        },
-        None,
-    ),
-    (
-        "single allocations that are never freed",
-        |p| {
-            for stack in 0..5 {
-                p.alloc(LEAK + stack, 8 * MIB);
+            p.free(buffer);
+        }
+    }),
+    harmless("a queue of random length", |p| {
+        let mut queue = VecDeque::new();
+        each_step(p, |p, _, _| match p.random(2) == 0 || queue.is_empty() {
+            true if queue.len() < 60 => queue.push_back(p.alloc(LEAK, 4 * MIB)),
+            _ => p.free(queue.pop_front().unwrap()),
+        });
+    }),
+    harmless("random sizes, freed in random order", |p| {
+        let mut held: Vec<u64> = Vec::new();
+        for _ in 0..steps(p) {
+            let size = p.random(64 * MIB);
+            held.push(p.alloc(LEAK, size));
+            while held.len() > 30 {
+                let at = p.random(held.len() as u64) as usize;
+                p.free(held.swap_remove(at));
             }
-            (0..600).for_each(|_| p.step());
-            p.alloc(LEAK + 9, 8 * MIB);
-            (0..200).for_each(|_| p.step());
-        },
-        None,
-    ),
-    (
-        "held from the beginning, freed at exit",
-        |p| {
-            for _ in 0..60 {
-                p.alloc(LEAK, MIB);
-            }
-            (0..600).for_each(|_| p.step());
-            p.free_all();
-        },
-        None,
-    ),
-    (
-        "filled one by one, freed one by one",
-        |p| {
-            let held: Vec<u64> = (0..500)
-                .map(|_| {
-                    p.work(MS);
-                    p.alloc(LEAK, MIB)
-                })
-                .collect();
-            held.into_iter().for_each(|key| {
+            p.work(MS);
+        }
+    }),
+    harmless("single allocations that are never freed", |p| {
+        for stack in 0..5 {
+            p.alloc(LEAK + stack, 8 * MIB);
+        }
+        (0..600).for_each(|_| p.step());
+        p.alloc(LEAK + 9, 8 * MIB);
+        (0..200).for_each(|_| p.step());
+    }),
+    harmless("held from the beginning, freed at exit", |p| {
+        for _ in 0..60 {
+            p.alloc(LEAK, MIB);
+        }
+        (0..600).for_each(|_| p.step());
+        p.free_all();
+    }),
+    harmless("filled one by one, freed one by one", |p| {
+        let held: Vec<u64> = (0..500)
+            .map(|_| {
                 p.work(MS);
-                p.free(key);
-            });
-        },
-        None,
-    ),
-    (
-        "a second model in the middle of the run",
-        |p| {
-            let steps = steps(p);
-            for n in 0..steps {
-                p.step();
-                if n == steps / 2 {
-                    (0..148).for_each(|_| {
-                        p.alloc(LEAK, MIB);
-                        p.work(MS / 8);
-                    });
-                }
+                p.alloc(LEAK, MIB)
+            })
+            .collect();
+        held.into_iter().for_each(|key| {
+            p.work(MS);
+            p.free(key);
+        });
+    }),
+    harmless("a second model in the middle of the run", |p| {
+        each_step(p, |p, n, steps| {
+            if n == steps / 2 {
+                (0..148).for_each(|_| {
+                    p.alloc(LEAK, MIB);
+                    p.work(MS / 8);
+                });
             }
-        },
-        None,
-    ),
-    (
-        "losses that are read and dropped",
-        |p| {
-            let mut last = None;
-            let steps = 200 + p.random(400);
-            short_loop(p, steps, |p, _| {
-                let loss = p.alloc(LEAK, 512);
-                last.replace(loss).into_iter().for_each(|key| p.free(key));
-            });
-            p.work(500 * MS);
-        },
-        None,
-    ),
-    (
-        "the last hundred losses",
-        |p| {
-            let mut last = VecDeque::new();
-            let steps = 300 + p.random(300);
-            short_loop(p, steps, |p, _| {
-                last.push_back(p.alloc(LEAK, 512));
-                if last.len() > 100 {
-                    let key = last.pop_front().unwrap();
-                    p.free(key);
-                }
-            });
-            p.work(500 * MS);
-        },
-        None,
-    ),
-    ("a model is loaded, and no more", |p| parameters(p), None),
-    (
-        "a model is loaded piece by piece and converted",
-        |p| {
-            for _ in 0..148 {
-                let size = 4 * KIB + p.random(8 * MIB);
-                let read = p.alloc(801, 2 * size);
-                p.alloc(800, size);
-                p.work(MS / 2);
-                p.free(read);
+        });
+    }),
+    harmless("losses that are read and dropped", |p| {
+        let mut last = None;
+        let steps = 200 + p.random(400);
+        short_loop(p, steps, |p, _| {
+            let loss = p.alloc(LEAK, 512);
+            last.replace(loss).into_iter().for_each(|key| p.free(key));
+        });
+        p.work(500 * MS);
+    }),
+    harmless("the last hundred losses", |p| {
+        let mut last = VecDeque::new();
+        let steps = 300 + p.random(300);
+        short_loop(p, steps, |p, _| {
+            last.push_back(p.alloc(LEAK, 512));
+            if last.len() > 100 {
+                p.free(last.pop_front().unwrap());
             }
-        },
-        None,
-    ),
-    ("one training step", |p| train(p, 1), None),
-    ("two training steps", |p| train(p, 2), None),
-    ("four training steps", |p| train(p, 4), None),
-    ("twenty training steps", |p| train(p, 20), None),
+        });
+        p.work(500 * MS);
+    }),
+    harmless("a model is loaded, and no more", |p| parameters(p)),
+    harmless("a model is loaded piece by piece and converted", |p| {
+        for _ in 0..148 {
+            let size = 4 * KIB + p.random(8 * MIB);
+            let read = p.alloc(801, 2 * size);
+            p.alloc(800, size);
+            p.work(MS / 2);
+            p.free(read);
+        }
+    }),
+    harmless("one training step", |p| train(p, 1)),
+    harmless("two training steps", |p| train(p, 2)),
+    harmless("four training steps", |p| train(p, 4)),
+    harmless("twenty training steps", |p| train(p, 20)),
 ];
