@@ -13,8 +13,8 @@ const AMBIGUOUS: [&str; 2] = ["token", "key"];
 /// Prefixes of the API keys of well-known services.
 const PREFIXES: &str =
     "hf_ sk- sk_ ghp_ gho_ ghu_ ghs_ github_pat_ glpat- AKIA ASIA AIza xoxb- xoxp- xoxa- xoxs-";
-/// Least length of a key after its prefix, in bytes.
-const LEAST: usize = 8;
+/// Minimum length of a key after its prefix, in bytes.
+const MIN_BYTES: usize = 8;
 
 /// Returns the arguments with secret values replaced by [`MASK`]. A second call changes nothing.
 pub fn mask(arguments: impl IntoIterator<Item = String>) -> Vec<String> {
@@ -107,7 +107,7 @@ fn key_length(rest: &str) -> usize {
     };
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_' || *byte == b'-';
     let tail = rest.as_bytes()[prefix.len()..].iter().take_while(|byte| plain(byte)).count();
-    if tail >= LEAST { prefix.len() + tail } else { 0 }
+    if tail >= MIN_BYTES { prefix.len() + tail } else { 0 }
 }
 
 #[cfg(test)]

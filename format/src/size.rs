@@ -101,7 +101,7 @@ impl std::fmt::Display for AsGiven {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         const GB: u64 = 1_000_000_000;
         /// More digits are hard to compare with figures in GiB.
-        const MOST_MIB: u64 = 9_999;
+        const MAX_MIB: u64 = 9_999;
         let bytes = u128::from(self.0);
         // Sizes that are parsed are rounded down.
         let is_exact_in = |step: u64| {
@@ -110,7 +110,7 @@ impl std::fmt::Display for AsGiven {
         };
         match self.0 / MIB {
             _ if is_exact_in(GIB) => Bytes(self.0).fmt(f),
-            1..=MOST_MIB if self.0.is_multiple_of(MIB) => write!(f, "{} MiB", self.0 / MIB),
+            1..=MAX_MIB if self.0.is_multiple_of(MIB) => write!(f, "{} MiB", self.0 / MIB),
             _ if is_exact_in(GB) => write!(f, "{:.2} GB", self.0 as f64 / GB as f64),
             _ => Bytes(self.0).fmt(f),
         }

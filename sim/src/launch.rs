@@ -53,7 +53,7 @@ pub(crate) fn exec_update(handle: Handle, graph: Handle, info: Out<[u64; 3]>) ->
     Ok(())
 }
 
-/// The most bytes that are live at once while the work runs, per device.
+/// The highest number of bytes that are live at once while the work runs, per device.
 fn need(work: &[Work]) -> HashMap<usize, u64> {
     let mut live: HashMap<Pointer, (usize, u64)> = HashMap::new();
     let mut now: HashMap<usize, u64> = HashMap::new();

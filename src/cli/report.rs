@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_reader::analysis::ranks::{self, DeviceFigures, ProcessEnd, ProcessFigures};
 use vramtrace_reader::analysis::steps::Steps;
 use vramtrace_reader::analysis::{
-    Collect, MOST_OPEN, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
+    Collect, MAX_OPEN_RANGES, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
 };
 use vramtrace_reader::report::json;
 use vramtrace_reader::report::text::{self, ReportOptions};
@@ -294,7 +294,7 @@ fn phases_of(process: &Process, trace: &Trace) -> Vec<Phase> {
     let found = phases(trace, &process.definitions);
     if found.cut > 0 {
         message(format_args!(
-            "{}: {} counted only up to the moment when {MOST_OPEN} others were open: end them with nvtxRangeEnd or \
+            "{}: {} counted only up to the moment when {MAX_OPEN_RANGES} others were open: end them with nvtxRangeEnd or \
              nvtxRangePop",
             clean(&trace.path().to_string_lossy()),
             several(found.cut, "NVTX range"),

@@ -15,14 +15,13 @@ pub struct Member {
 impl Member {
     /// Pid and segment in 53 bits: 22 bits for the pid, the most that Linux uses.
     pub fn to_word(&self) -> u64 {
-        u64::from(self.pid & PID_MOST) << SEGMENT_BITS
-            | u64::from(self.segment as u32) & SEGMENT_MOST
+        u64::from(self.pid & PID_MAX) << SEGMENT_BITS | u64::from(self.segment as u32) & SEGMENT_MAX
     }
 
     /// The inverse of [`Member::to_word`].
     pub fn from_words(word: u64, made: u64) -> Member {
-        let pid = (word >> SEGMENT_BITS) as u32 & PID_MOST;
-        Member { pid, segment: (word & SEGMENT_MOST) as i32, made }
+        let pid = (word >> SEGMENT_BITS) as u32 & PID_MAX;
+        Member { pid, segment: (word & SEGMENT_MAX) as i32, made }
     }
 
     /// Inode of the pid namespace of this process: a pid is valid only in its namespace. 0 = not known.
@@ -68,8 +67,8 @@ impl Namespaces {
 }
 
 const SEGMENT_BITS: u32 = 31;
-const SEGMENT_MOST: u64 = (1 << SEGMENT_BITS) - 1;
-const PID_MOST: u32 = (1 << 22) - 1;
+const SEGMENT_MAX: u64 = (1 << SEGMENT_BITS) - 1;
+const PID_MAX: u32 = (1 << 22) - 1;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -79,7 +78,7 @@ mod tests {
     fn a_member_is_one_word_and_the_time_of_its_segment() {
         for member in [
             Member { pid: 1, segment: 0, made: 7 },
-            Member { pid: PID_MOST, segment: i32::MAX, made: 0 },
+            Member { pid: PID_MAX, segment: i32::MAX, made: 0 },
         ] {
             let word = member.to_word();
             assert_eq!((word >> 53, Member::from_words(word, member.made)), (0, member));

@@ -10,7 +10,7 @@ use crate::record::definition::Definition;
 use crate::window::{SLOT, WindowKind, slot_offset};
 
 /// Greatest number of consecutive definition windows that are searched for the parts of one definition.
-const WINDOWS_MOST: usize = 8;
+const MAX_WINDOWS: usize = 8;
 /// Number of first definition windows in which a definition of unknown offset is searched.
 const EARLY: usize = 2;
 /// Greatest number of windows in the cache.
@@ -37,7 +37,7 @@ impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
         let first = self.slots.iter().position(|one| *one == slot)?;
         let mut from = (in_grid % SLOT as u64) as usize;
         let mut pending = Pending::default();
-        for index in first..self.slots.len().min(first + WINDOWS_MOST) {
+        for index in first..self.slots.len().min(first + MAX_WINDOWS) {
             let (window, bytes) = self.window(index)?;
             let mut scan = Scan::new(bytes, window, from, true);
             while let Some(raw) = scan.next(&mut Findings::default()) {

@@ -100,7 +100,7 @@ mod tag {
 }
 
 /// More bytes than any device has. Larger numbers come from damaged files.
-const MOST: u64 = 1 << 56;
+const MAX_BYTES: u64 = 1 << 56;
 
 impl Log {
     /// Sets the segments and blocks that exist before the first request. Those that overlap others, or lie
@@ -111,7 +111,7 @@ impl Log {
         let mut end = 0;
         segments.retain_mut(|segment| {
             let last = segment.address.saturating_add(segment.size);
-            if segment.size == 0 || segment.address < end || last > MOST {
+            if segment.size == 0 || segment.address < end || last > MAX_BYTES {
                 dropped += 1 + segment.blocks.len() as u64;
                 return false;
             }
@@ -220,7 +220,7 @@ impl Log {
             self.put(tag::POOL, u64::from(pool));
         }
         self.lane = (stream, pool);
-        let size = size.min(MOST);
+        let size = size.min(MAX_BYTES);
         match size.is_multiple_of(MIN_BLOCK) {
             true => self.put(tag::ALLOC, size / MIN_BLOCK),
             false => self.put(tag::ALLOC_BYTES, size),
@@ -237,7 +237,7 @@ impl Log {
 
     /// Writes a token as LEB128: seven bits in each byte, the high bit set in all but the last.
     fn put(&mut self, tag: u64, number: u64) {
-        let mut word = number.min(MOST) << tag::BITS | tag;
+        let mut word = number.min(MAX_BYTES) << tag::BITS | tag;
         while word >= 0x80 {
             self.bytes.push(word as u8 | 0x80);
             word >>= 7;

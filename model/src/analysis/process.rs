@@ -78,7 +78,7 @@ pub struct Collect {
     pub steps: bool,
     /// [`OverTime::held`].
     pub over_time: bool,
-    /// [`OverTime::live`]: the most moments of each device that are kept.
+    /// Maximum number of moments of each device that are kept in [`OverTime::live`].
     pub moments: Option<usize>,
     /// Points before the peaks, from which [`Process::look_closer`] and [`Process::held_at`] begin.
     pub points: bool,

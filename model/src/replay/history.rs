@@ -14,10 +14,10 @@ use crate::facts;
 
 /// The whole time, minutes, and seconds.
 pub const TIERS: usize = 3;
-/// Bins of a tier that are read. The recorder writes 256 at most.
-const MOST_BINS: usize = 1 << 12;
-/// Phases of a device in a bin that are read. The recorder writes 4 at most.
-const MOST_PHASES: usize = 64;
+/// Maximum number of bins of a tier that are read. The recorder writes 256 at most.
+const MAX_BINS: usize = 1 << 12;
+/// Maximum number of phases of a device in a bin that are read. The recorder writes 4 at most.
+const MAX_PHASES: usize = 64;
 
 /// A copy of the history.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,7 +120,7 @@ impl Tier {
         let HistoryBin { from_ns, until_ns, samples, .. } = record;
         // A damaged record may end before it begins.
         let until_ns = until_ns.max(from_ns);
-        if self.bins.len() < MOST_BINS {
+        if self.bins.len() < MAX_BINS {
             self.bins.push(Bin { from_ns, until_ns, samples, devices: BTreeMap::new() });
         }
     }
@@ -237,7 +237,7 @@ impl Tier {
             }
             Event::HistoryPhase(phase) => {
                 let of = last.devices.get_mut(&phase.device);
-                if let Some(of) = of.filter(|of| of.phases.len() < MOST_PHASES) {
+                if let Some(of) = of.filter(|of| of.phases.len() < MAX_PHASES) {
                     of.phases.push(phase);
                 }
             }

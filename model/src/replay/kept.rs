@@ -12,8 +12,8 @@ use super::{ByDevice, Replay, State, Until};
 const EVERY: u64 = 1 << 15;
 /// The same, for each live entry: so the copies take little of a replay's time.
 const EVENTS_PER_ENTRY: u64 = 8;
-/// The most live entries of a state that is kept: some MiB.
-const MOST_ENTRIES: u64 = 1 << 15;
+/// Maximum number of live entries of a kept state: some MiB.
+const MAX_ENTRIES: u64 = 1 << 15;
 
 /// A replay after an event.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ impl Kept {
     fn take(&mut self, replay: &Replay, at: &Stamped, cursor: Cursor) {
         let entries = replay.state.live.entries() as u64;
         self.next = replay.state.events + self.every.max(entries * EVENTS_PER_ENTRY);
-        if entries > MOST_ENTRIES {
+        if entries > MAX_ENTRIES {
             return;
         }
         self.note_peaks(&replay.state);

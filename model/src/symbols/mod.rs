@@ -34,8 +34,8 @@ use vramtrace_format::cells;
 use vramtrace_format::layers::{Layer, Places};
 use vramtrace_format::stack_order::{self, FrameRole, Which};
 
-/// The most callers of an address that are looked at: two functions decide.
-const MOST_CALLERS: usize = 64;
+/// Maximum number of callers of an address that are examined: two functions decide.
+const MAX_CALLERS: usize = 64;
 
 /// Stands for memory of a framework's cache that is in no block: the id of no recorded stack.
 pub const FREE_CACHE: StackId = StackId(u32::MAX);
@@ -387,7 +387,7 @@ impl<'s> Namer<'s> {
         for stack in stacks.ids().filter_map(|id| stacks.get(id)) {
             for pair in stack.native.windows(2) {
                 if let Some(known) = callers.get_mut(&pair[0])
-                    && known.len() < MOST_CALLERS
+                    && known.len() < MAX_CALLERS
                     && !known.contains(&pair[1])
                 {
                     known.push(pair[1]);

@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use crate::trace::HostFiles;
 
-/// Notebooks of a directory that are read, and bytes of one: it may have pictures in it.
-const MOST_NOTEBOOKS: usize = 64;
-const MOST_BYTES: u64 = 64 << 20;
+/// Maximum number of notebooks of a directory that are read, and size of one in bytes: it may have pictures in it.
+const MAX_NOTEBOOKS: usize = 64;
+const MAX_NOTEBOOK_BYTES: u64 = 64 << 20;
 
 /// Numbers by the hash of a cell's text. `None`: cells with the same text have several numbers.
 #[derive(Debug, Default)]
@@ -43,9 +43,9 @@ impl Cells {
         let mut found = Cells::default();
         let Ok(names) = files.names(directory) else { return found };
         let notebook = |name: &std::ffi::OsString| name.to_string_lossy().ends_with(".ipynb");
-        for name in names.into_iter().filter(notebook).take(MOST_NOTEBOOKS) {
+        for name in names.into_iter().filter(notebook).take(MAX_NOTEBOOKS) {
             let Ok(text) = files.map(&directory.join(name)) else { continue };
-            let small = text.len() as u64 <= MOST_BYTES;
+            let small = text.len() as u64 <= MAX_NOTEBOOK_BYTES;
             let read = small.then(|| serde_json::from_slice(&text).ok()).flatten();
             if let Some(notebook) = read {
                 found.add(notebook);

@@ -41,7 +41,7 @@ impl Packed {
         Packed::within(definitions, header, None)
     }
 
-    /// As [`Packed::of`], up to limits: the libraries with the most addresses first.
+    /// As [`Packed::of`], up to limits: libraries with many addresses first.
     pub fn within(
         definitions: &Definitions,
         header: &Header,

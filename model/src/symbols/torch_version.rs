@@ -5,8 +5,8 @@ use vramtrace_format::Header;
 use super::{known_names, path_of};
 use crate::trace::{Definitions, TORCH_VERSION};
 
-/// A `version.py` has fewer bytes.
-const MOST: usize = 4096;
+/// Maximum size of a `version.py` in bytes.
+const MAX_BYTES: usize = 4096;
 
 /// `2.11.0+cu128`: from the trace, else from the installation beside its libc10_cuda.so, if that is the library of
 /// the run.
@@ -24,7 +24,8 @@ pub fn torch_version(definitions: &Definitions, header: &Header) -> Option<Strin
     let files = definitions.files()?;
     let text = files.map(&path.parent()?.parent()?.join("version.py")).ok()?;
     known_names::names(files, &path, &library.build_id, &[]).ok()?;
-    version_in(std::str::from_utf8(text.get(..MOST).unwrap_or(&text)).ok()?).map(str::to_string)
+    version_in(std::str::from_utf8(text.get(..MAX_BYTES).unwrap_or(&text)).ok()?)
+        .map(str::to_string)
 }
 
 fn version_in(text: &str) -> Option<&str> {

@@ -1,3 +1,5 @@
+//! Tests of the page: sections, columns, and the figures that they add up to.
+
 use std::io::Read;
 
 use base64::Engine;

@@ -123,7 +123,7 @@ pub enum Bound {
 }
 
 /// The largest size that a law may give.
-const MOST: f64 = (1u64 << 50) as f64;
+const MAX_SIZE: f64 = (1u64 << 50) as f64;
 /// A line through two points is a law, and no guess, if what it has at batch 0 is at most this part of the block: padding
 /// and flags are small, and buffers that saturate are not.
 const FIXED_PART: f64 = 0.03;
@@ -166,7 +166,7 @@ impl Law {
             }
             Law::Unknown(points) => unknown(points, at, bound),
         };
-        bytes.clamp(1.0, MOST).round() as u64
+        bytes.clamp(1.0, MAX_SIZE).round() as u64
     }
 }
 

@@ -38,7 +38,7 @@ pub fn marked_numbers<'d>(traces: impl Iterator<Item = &'d Definitions> + Clone)
     }
 }
 
-/// The most bytes of traces whose answer is computed where it was not asked for.
+/// Maximum size in bytes of traces whose answer is computed without being asked for.
 const ANSWERED: u64 = 24 << 20;
 
 /// The recordings of traces whose marks name two batches or lengths. Empty where they name fewer, where nothing can be

@@ -23,7 +23,7 @@ pub use holders::{GroupBy, Holder, sum_of};
 pub use holdings::{Held, Holdings, Owner, Piece, each_piece};
 pub use moment::{Knowledge, Level, Moment, MomentFacts, StepMoment, knowledge};
 pub use over_time::{Curve, OverTime, OverTimeObserver, moments_for};
-pub use phases::{IgnoredRanges, InPhase, MOST_OPEN, Phase, phases};
+pub use phases::{IgnoredRanges, InPhase, MAX_OPEN_RANGES, Phase, phases};
 pub use sampled::{
     SampledDevice, SampledHolder, SampledLevel, SampledMoment, SampledPhase, phases_at_peak,
     phases_before,

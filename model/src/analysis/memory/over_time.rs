@@ -6,16 +6,16 @@ use vramtrace_format::{DeviceId, Stamped};
 
 use crate::replay::{ByDevice, DeviceState, History, Observer, State};
 
-/// The most points of one process that are kept for the sum of several, and of all processes together.
-const MOST: usize = 65_536;
-const MOST_TOGETHER: usize = 4 << 20;
-const FEWEST: usize = 1_024;
-/// The most points of a chart.
+/// Maximum number of points that are kept of one process for the sum of several, and of all processes together.
+const MAX_POINTS: usize = 65_536;
+const MAX_POINTS_TOGETHER: usize = 4 << 20;
+const MIN_POINTS: usize = 1_024;
+/// Maximum number of points of a chart.
 const CHART: usize = 4_096;
 
-/// The most points to keep of each process.
+/// Maximum number of points to keep of each process.
 pub fn moments_for(processes: usize) -> usize {
-    (MOST_TOGETHER / processes.max(1)).clamp(FEWEST, MOST)
+    (MAX_POINTS_TOGETHER / processes.max(1)).clamp(MIN_POINTS, MAX_POINTS)
 }
 
 /// A value over time, as points. Where there are too many, neighbouring points become one with the higher
@@ -30,7 +30,7 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// `most`: the most points that are kept.
+    /// `most`: maximum number of points that are kept.
     pub fn new(most: usize) -> Curve {
         Curve { most: most.max(2), points: Vec::new(), stride: 1, taken: 0 }
     }
@@ -96,7 +96,7 @@ pub struct OverTime {
 #[derive(Clone, Debug, Default)]
 pub struct OverTimeObserver {
     hours: bool,
-    /// The most points of live bytes. 0: none.
+    /// Maximum number of points of live bytes. 0: none.
     moments: usize,
     devices: ByDevice<OverTime>,
     /// The end of the last gap, with the integrals up to there.
@@ -106,7 +106,7 @@ pub struct OverTimeObserver {
 }
 
 impl OverTimeObserver {
-    /// `hours`: integrals, too. `moments`: the most points of live bytes; `None`: they are not wanted.
+    /// `hours`: integrals, too. `moments`: maximum number of points of live bytes; `None`: they are not wanted.
     pub fn new(hours: bool, moments: Option<usize>) -> OverTimeObserver {
         let moments = moments.unwrap_or(0);
         OverTimeObserver { hours, moments, ..OverTimeObserver::default() }
@@ -326,8 +326,8 @@ mod tests {
             let at = many.points().partition_point(|point| point.0 <= n * 10) - 1;
             assert!(many.points()[at].1 >= value(n), "{n}");
         }
-        assert_eq!(moments_for(1), MOST);
-        assert_eq!(moments_for(1024) * 1024, MOST_TOGETHER);
+        assert_eq!(moments_for(1), MAX_POINTS);
+        assert_eq!(moments_for(1024) * 1024, MAX_POINTS_TOGETHER);
     }
 
     #[test]

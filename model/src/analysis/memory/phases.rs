@@ -68,15 +68,15 @@ struct OpenRange {
 pub struct Phases {
     /// In the order of their first begin; nested phases follow the enclosing one. Empty: the program marked no range.
     pub phases: Vec<Phase>,
-    /// Ranges that are counted up to a moment before their end, because [`MOST_OPEN`] others were open.
+    /// Ranges that are counted up to a moment before their end, because [`MAX_OPEN_RANGES`] others were open.
     pub cut: u64,
 }
 
 /// Ranges that are nested deeper are ignored.
 const DEEPEST: usize = 64;
-/// The most open ranges of threads, and as many of no thread: each event is counted in all of them. Where more are
+/// Maximum number of open ranges of threads, and as many of no thread: each event is counted in all of them. Where more are
 /// open, as in a program that does not end its ranges, the oldest one is closed.
-pub const MOST_OPEN: usize = 256;
+pub const MAX_OPEN_RANGES: usize = 256;
 
 #[derive(Debug)]
 struct PhaseObserver<'d> {
@@ -163,7 +163,7 @@ impl<'d> PhaseObserver<'d> {
         let mut same =
             (0..self.open.len()).filter(|at| self.open[*at].thread.is_some() == of_threads);
         if let Some(oldest) = same.next()
-            && same.count() + 1 >= MOST_OPEN
+            && same.count() + 1 >= MAX_OPEN_RANGES
         {
             let open = self.open.remove(oldest);
             self.close(open, at.time_ns);
@@ -377,10 +377,13 @@ mod tests {
                 steps += observer.open.len();
             }
         }
-        assert!(steps <= 4 * ranges as usize * 2 * MOST_OPEN, "{steps} open ranges at all events");
+        assert!(
+            steps <= 4 * ranges as usize * 2 * MAX_OPEN_RANGES,
+            "{steps} open ranges at all events"
+        );
         let ended =
             observer.phases.iter().filter(|phase| phase.times == 1 && phase.duration_ns == 0);
         assert!(ended.count() >= ranges as usize, "ranges that are ended are counted to their end");
-        assert_eq!(observer.cut as usize, 2 * (ranges as usize - MOST_OPEN) + 1);
+        assert_eq!(observer.cut as usize, 2 * (ranges as usize - MAX_OPEN_RANGES) + 1);
     }
 }

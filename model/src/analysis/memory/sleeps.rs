@@ -23,9 +23,9 @@ use crate::facts;
 use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until, Visitor};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 
-/// The most sleeps that are kept of a device. With more, every second one is dropped.
+/// Maximum number of sleeps that are kept of a device. With more, every second one is dropped.
 const KEPT: usize = 1024;
-/// The most sleeps at which the resident memory is read, the first and the last included.
+/// Maximum number of sleeps at which the resident memory is read, the first and the last included.
 const LOOKED_AT: usize = 16;
 
 /// One sleep of one device.
@@ -44,7 +44,7 @@ pub struct Sleep {
     /// Bytes that were unmapped, by the stack of the call; largest first.
     #[serde(skip)]
     pub went: Vec<(StackId, u64)>,
-    /// The most bytes that were unmapped at once.
+    /// The highest number of bytes that were unmapped at once.
     pub asleep_bytes: u64,
     /// The device's driver memory at the lowest moment, and that moment.
     pub stayed_bytes: u64,

@@ -112,8 +112,8 @@ pub(super) struct Site {
     pub bytes: u64,
 }
 
-/// The most sites: in some programs, sizes vary without end.
-const MOST_SITES: usize = 1 << 18;
+/// Maximum number of sites: in some programs, sizes vary without end.
+const MAX_SITES: usize = 1 << 18;
 
 #[derive(Clone, Debug, Default)]
 struct Fate {
@@ -133,7 +133,7 @@ struct Gradients {
     /// The backward pass that `count` is of.
     pass: u32,
     count: u32,
-    /// The most of one pass.
+    /// The highest number in one pass.
     most: u32,
 }
 
@@ -155,7 +155,7 @@ pub(super) struct Learned {
     gradients: FxHashMap<u64, Gradients>,
     /// Sites of kept memory with the size of gradients, of which there are fewer.
     surplus: FxHashSet<Site>,
-    /// The most backward passes that began during the life of a freed gradient.
+    /// The highest number of backward passes that began during the life of a freed gradient.
     gradient_life: Option<u32>,
 }
 
@@ -169,7 +169,7 @@ impl Learned {
                 self.gradient_life = Some(self.gradient_life.map_or(lived, |most| most.max(lived)));
             }
         }
-        if self.sites.len() >= MOST_SITES && !self.sites.contains_key(&site) {
+        if self.sites.len() >= MAX_SITES && !self.sites.contains_key(&site) {
             return;
         }
         let fate = self.sites.entry(site).or_default();

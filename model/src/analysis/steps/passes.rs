@@ -74,10 +74,10 @@ impl Pass {
     }
 }
 
-/// The most different sets of gradients that are told apart.
-const MOST_SETS: usize = 64;
+/// Maximum number of sets of gradients that are distinguished.
+const MAX_SETS: usize = 64;
 /// Less than one part in this many of the gradients may be freed at another time than the others.
-const MOST_OF: u64 = 10;
+const MAX_LATE_PART: u64 = 10;
 
 /// Finds the iterations of one trace.
 #[derive(Clone, Debug, Default)]
@@ -348,7 +348,7 @@ impl StepObserver {
         if std::mem::replace(&mut of.runs, true) {
             return;
         }
-        self.parts |= of.late > 0 && of.late >= of.kept / MOST_OF;
+        self.parts |= of.late > 0 && of.late >= of.kept / MAX_LATE_PART;
         of.late = 0;
         if of.kept > 0 && of.freed.saturating_mul(2) >= of.kept {
             of.stayed.extend(of.made.drain().map(|(key, _)| key));
@@ -373,7 +373,7 @@ impl StepObserver {
         });
         let of_weights: u64 = weights.fold(0, u64::saturating_add);
         let bytes = sizes.iter().copied().fold(0, u64::saturating_add);
-        let of_weights = sizes.len() > 1 && of_weights >= bytes - bytes / MOST_OF;
+        let of_weights = sizes.len() > 1 && of_weights >= bytes - bytes / MAX_LATE_PART;
         Gradients { sizes: counted, of_weights }
     }
 
@@ -391,7 +391,7 @@ impl StepObserver {
         let set = self.gradients(&sizes);
         let index = self.sets.iter().position(|known| *known == set);
         let index = index.or_else(|| {
-            (self.sets.len() < MOST_SETS).then(|| {
+            (self.sets.len() < MAX_SETS).then(|| {
                 self.sets.push(set);
                 self.sets.len() - 1
             })

@@ -162,7 +162,7 @@ impl CacheSums {
         }
     }
 
-    /// Takes exact counts where samples are recorded. `peak`: the most bytes that were in blocks.
+    /// Takes exact counts where samples are recorded. `peak`: the highest number of bytes in blocks.
     pub(in crate::replay) fn take_counts(&mut self, live: u64, allocations: u64, peak: u64) {
         self.sampled = true;
         (self.blocks, self.allocations) = (live, allocations);

@@ -66,7 +66,7 @@ pub(super) fn pins(segments: &[&SegmentAt], lines: &FxHashMap<StackId, u32>) -> 
     pins
 }
 
-/// The stack with the most bytes; of equal ones the lowest id, to be independent of the hash order.
+/// The stack with the largest number of bytes; of equal ones the lowest id, to be independent of the hash order.
 fn largest(stacks: &FxHashMap<StackId, u64>) -> StackId {
     let largest = stacks.iter().max_by_key(|(stack, bytes)| (**bytes, Reverse(**stack)));
     largest.map_or(StackId(0), |(stack, _)| *stack)

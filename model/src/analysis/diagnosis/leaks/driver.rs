@@ -30,7 +30,7 @@ pub struct DriverHistory {
     pub last_ns: u64,
     /// The last time that the driver took memory.
     pub last_taken_ns: u64,
-    /// The most bytes, and the executable graphs of the stack at that moment.
+    /// The highest number of bytes, and the executable graphs of the stack at that moment.
     pub most: u64,
     pub graphs_at_most: u64,
     /// Bytes over time, ns since `first_ns`.
@@ -242,15 +242,15 @@ impl DriverHeld {
 
 /// Fewer kept graphs of one number of nodes are a cache that is cold. (Of a cache of 200 shapes in random order, one is
 /// launched again before 40 are made, in 98 of 100 runs.)
-const LEAST_SAME: u64 = 40;
+const MIN_SAME: u64 = 40;
 /// Graphs with ever other numbers of nodes, or steps of another cause: a compiler has fewer shapes.
-const LEAST_NEW: u64 = 256;
-/// Most graphs that were launched again, of all that are kept: one of so many. Below [`LEAST_SAME`] times this, none.
+const MIN_NEW: u64 = 256;
+/// Maximum part of the kept graphs that were launched again: one of so many. Below [`MIN_SAME`] times this, none.
 const AGAIN_OF: u64 = 50;
 /// So many of 10 were launched at once.
 const AT_ONCE_OF_10: u64 = 9;
 /// Shorter bursts are a start, whatever they hold.
-const LEAST_SPAN_NS: u64 = 2_000_000_000;
+const MIN_SPAN_NS: u64 = 2_000_000_000;
 /// Time after the last event of work that counts as the process's end: as a part of the time before it, or no longer than
 /// an interpreter needs for its end. (On an H100 a program of PyTorch with 60 graphs needs 1.1 s.)
 const TEARDOWN: f64 = 0.15;
@@ -312,14 +312,14 @@ impl Subject<'_> {
             kept.pop();
         }
         let same = counts.kept - counts.sizes.min(counts.kept);
-        let again = match counts.kept < 2 * LEAST_SAME {
+        let again = match counts.kept < 2 * MIN_SAME {
             true => counts.launched_again > 0,
             false => counts.launched_again > counts.kept / AGAIN_OF,
         };
         let at_once = counts.launched_at_once * 10 >= counts.kept.saturating_sub(1) * AT_ONCE_OF_10;
-        let enough = same + 1 >= LEAST_SAME || counts.kept > LEAST_NEW;
+        let enough = same + 1 >= MIN_SAME || counts.kept > MIN_NEW;
         let stopped = until_ns.saturating_sub(graphs.last_made_ns) > rest_ns;
-        if stopped || again || !at_once || !enough || span_ns < LEAST_SPAN_NS || !is_steady(kept) {
+        if stopped || again || !at_once || !enough || span_ns < MIN_SPAN_NS || !is_steady(kept) {
             return None;
         }
         let freed = graphs.counts.kept * 2 < counts.kept;
@@ -355,8 +355,8 @@ impl Subject<'_> {
         let confidence = match cause {
             Some(Cause::Graphs) if self.held.graphs.contains_key(&(device, stack)) => return None,
             Some(Cause::Graphs | Cause::Streams | Cause::Modules) => {
-                let is_long = length >= LEAST_SPAN_NS;
-                (history.taken > LEAST_NEW && history.given == 0 && is_long).then_some(0.9)
+                let is_long = length >= MIN_SPAN_NS;
+                (history.taken > MIN_NEW && history.given == 0 && is_long).then_some(0.9)
             }
             Some(_) => None,
             None => {

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::observer::{ACTIVITY_SHIFT, TIME_SHIFT};
 use super::series::{self, Series};
-use super::trend::{FEWEST, Trend, UNLIKELY, slope, trend};
+use super::trend::{MIN_VALUES, Trend, UNLIKELY, slope, trend};
 
 /// The first part of an axis, which is warm-up.
 pub(super) const WARM_UP: f64 = 0.2;
@@ -13,7 +13,7 @@ pub(super) const WARM_UP: f64 = 0.2;
 const RISES: usize = 6;
 const SPORADIC_RISES: usize = 3;
 /// The lowest Kendall's tau of a trend.
-const LEAST_TAU: f64 = 0.5;
+const MIN_TAU: f64 = 0.5;
 /// A rise of more than this part of the whole is a jump, not growth.
 const JUMP: f64 = 0.6;
 /// The least part of the time after warm-up over which rises must be spread.
@@ -24,7 +24,7 @@ const SPREAD_OF_EVENTS: f64 = 0.5;
 /// Growth has stopped if the last rise is further back than this part of the time, and than twice the
 /// longest pause between rises.
 const QUIET: f64 = 0.1;
-/// The most bins of a step that the end of the trace interrupts.
+/// Maximum number of bins of a step that the end of the trace interrupts.
 const LAST: usize = 3;
 
 /// The lengths of the axes of all stacks of one level and device.
@@ -216,7 +216,7 @@ impl BinnedHistory {
         });
         let both = || [Some(time), events].into_iter().flatten();
         // A stop on either axis counts: a cache may be full before a slow or a busy part of the run.
-        let full = busy.len() >= FEWEST && floor_of_events.first() == floor_of_events.last();
+        let full = busy.len() >= MIN_VALUES && floor_of_events.first() == floor_of_events.last();
         if full || both().any(|(rises, from, to)| has_stopped(rises, to - from, to - 1)) {
             return Err(KeptReason::Stopped);
         }
@@ -279,7 +279,7 @@ fn spread(rises: &[usize], length: usize) -> f64 {
 
 /// The strength of a trend. `None`: it is too weak, may be accident, or is one jump.
 fn strength(trend: &Trend) -> Option<Strength> {
-    if trend.tau < LEAST_TAU || trend.z < UNLIKELY || trend.largest > JUMP {
+    if trend.tau < MIN_TAU || trend.z < UNLIKELY || trend.largest > JUMP {
         return None;
     }
     match trend.rises.len() {

@@ -31,7 +31,7 @@ const SIZES: u64 = 4;
 /// Who allocates first on a device, within this part of all events, may be loading.
 const FIRST: f64 = 0.02;
 /// If at least this part of all allocations is its own; the rest is what weights are made of.
-const MOST: f64 = 0.4;
+const MIN_OWN_PART: f64 = 0.4;
 /// Who allocates over a smaller part of the events than this may make gradients, or an optimizer's
 /// state, in the first step.
 const ALL_THE_TIME: f64 = 0.7;
@@ -48,7 +48,7 @@ pub(super) type LevelAndDevice = (Level, DeviceId);
 pub(super) struct Case {
     pub at: LevelAndDevice,
     history: BinnedHistory,
-    /// The stack with the most bytes, and its bytes.
+    /// The stack that holds the largest number of bytes, and that number.
     pub stack: StackId,
     most: u64,
     pub stacks: u64,
@@ -287,7 +287,7 @@ impl<'a> Judge<'a> {
         }
         let sums = &case.sums;
         let first = sums.first_event as f64 <= FIRST * place.last_alloc_events as f64;
-        let most = sums.allocations as f64 >= MOST * place.allocations as f64;
+        let most = sums.allocations as f64 >= MIN_OWN_PART * place.allocations as f64;
         let once = alone || (first && most) || growth.spread_of_events < ALL_THE_TIME;
         // What it frees itself is no weight.
         let stays = sums.highest_count >= sums.allocations / 10 * 9;

@@ -8,10 +8,10 @@ use super::judge::JudgedLeak;
 use super::sorted::pool_of;
 use crate::analysis::{Level, StackClassifier};
 
-/// Pieces in use at once in one request, at most: each has a series of sizes.
+/// Maximum number of pieces in use at once in one request: each has a series of sizes.
 const SERIES: usize = 4;
 /// Fewer pieces show no rule.
-const LEAST: u64 = 12;
+const MIN_PIECES: u64 = 12;
 /// Of 100 pieces, so many are not smaller than the earlier one of their series, and so many are larger.
 const NOT_SMALLER: u64 = 90;
 const LARGER: u64 = 75;
@@ -65,7 +65,7 @@ impl Pieces {
     pub(super) fn exact(&self) -> Option<u64> {
         let rises = |at: usize| {
             let pairs = self.pairs[at];
-            pairs + SERIES as u64 >= LEAST
+            pairs + SERIES as u64 >= MIN_PIECES
                 && self.not_smaller[at] * 100 >= pairs * NOT_SMALLER
                 && self.larger[at] * 100 >= pairs * LARGER
         };
@@ -83,7 +83,7 @@ impl JudgedLeak {
         let (level, _) = case.at;
         let stays = case.sums.highest_count * 10 >= case.sums.allocations * 9;
         level == Level::Driver
-            && leak.count >= LEAST
+            && leak.count >= MIN_PIECES
             && stays
             && classifier.names_pool(case.stack)
             && pool_of(classifier, level, case.stack).is_none()

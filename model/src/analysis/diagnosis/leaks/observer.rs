@@ -29,7 +29,7 @@ pub struct StackSums {
     /// Calls whose events are in the file.
     pub allocations: u64,
     pub frees: u64,
-    /// Most allocations that were live at once.
+    /// The highest number of allocations that were live at once.
     pub highest_count: u64,
     /// The smallest and the largest allocation, bytes.
     pub smallest: u64,

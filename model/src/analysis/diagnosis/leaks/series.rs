@@ -2,7 +2,7 @@
 //! bins, over an axis whose end is not known beforehand. When it grows too long, two bins become
 //! one.
 
-/// Most bins of an axis; at least half of them are in use once it was that long.
+/// Maximum number of bins of an axis; at least half of them are in use once it was that long.
 pub(super) const BINS: u64 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

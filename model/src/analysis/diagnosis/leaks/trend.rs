@@ -2,9 +2,9 @@
 //! again. Values that rise and fall with each step have no trend, nor has a single jump.
 
 /// With fewer values there is no result.
-pub(super) const FEWEST: usize = 12;
+pub(super) const MIN_VALUES: usize = 12;
 /// With fewer troughs, the test uses all values: the last rise may fall again.
-const FEWEST_TROUGHS: usize = 5;
+const MIN_TROUGHS: usize = 5;
 /// A fall of at least this part of the whole range ends a period.
 const FALL: f64 = 0.25;
 
@@ -38,7 +38,7 @@ pub(super) struct Trend {
 /// The trend of some values. `cap`: the value that is known to remain afterwards; higher values count as
 /// this one. `None`: all values are equal, or there are too few.
 pub(super) fn trend(values: &[u64], cap: u64) -> Option<Trend> {
-    if values.len() < FEWEST {
+    if values.len() < MIN_VALUES {
         return None;
     }
     let (low, high) = (values.iter().min()?, values.iter().max()?);
@@ -48,7 +48,7 @@ pub(super) fn trend(values: &[u64], cap: u64) -> Option<Trend> {
     let fall = ((high - low) as f64 * FALL).max(1.0) as u64;
     let troughs = troughs(values, fall);
     let (points, troughs, last): (Vec<(usize, u64)>, usize, usize) = match troughs {
-        Some(troughs) if troughs.len() >= FEWEST_TROUGHS => {
+        Some(troughs) if troughs.len() >= MIN_TROUGHS => {
             let count = troughs.len();
             (troughs, count, 0)
         }

@@ -181,8 +181,8 @@ pub struct OomObserver {
     swallowed: Vec<Swallowed>,
 }
 
-/// The most refusals that are kept which a library did not report.
-const MOST_SWALLOWED: usize = 64;
+/// Maximum number of kept refusals that a library did not report.
+const MAX_SWALLOWED: usize = 64;
 
 /// A post-mortem of the recorder.
 #[derive(Clone, Debug)]
@@ -317,7 +317,7 @@ impl Observer for OomObserver {
 
     fn on_error_after_refusal(&mut self, at: &Stamped, api: u16, result: i32) {
         if let Some(refusal) = self.last.take()
-            && self.swallowed.len() < MOST_SWALLOWED
+            && self.swallowed.len() < MAX_SWALLOWED
         {
             let (next_ns, next_api, next_result, status) = (at.time_ns, api, result, None);
             self.swallowed.push(Swallowed { refusal, next_ns, next_api, next_result, status });

@@ -83,8 +83,8 @@ pub struct CacheAtOom {
     pub segments_pinned: u64,
 }
 
-/// The most blocks that are replayed for a remedy: with more, the answer would take too long.
-const MOST_BLOCKS: u64 = 2_000_000;
+/// Maximum number of blocks that are replayed for a remedy: with more, the answer would take too long.
+const MAX_BLOCKS: u64 = 2_000_000;
 
 impl PostMortem {
     /// Bytes that the limit and the card had left: less than the request. `None`: not in the trace.
@@ -128,7 +128,7 @@ impl PostMortem {
     pub fn find_remedy(&mut self, trace: &Trace, definitions: &Definitions) {
         let cache = &self.device.cache;
         let replays = !definitions.samples_blocks() && cache.allocations > 0;
-        if replays && cache.allocations <= MOST_BLOCKS {
+        if replays && cache.allocations <= MAX_BLOCKS {
             self.remedy = remedy::of(self, trace, definitions);
         }
     }

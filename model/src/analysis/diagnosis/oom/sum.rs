@@ -80,12 +80,12 @@ pub struct UsedSum {
 }
 
 /// The largest part: a damaged file may hold any number, and the sum of all parts must not overflow.
-const MOST: u64 = 1 << 50;
+const MAX_PART: u64 = 1 << 50;
 
 impl UsedSum {
     /// `libraries`: driver memory that is no segment of a cache, by the library that requested it.
     pub fn of(device: &DeviceState, oom: &Oom, libraries: Vec<(Option<String>, u64)>) -> UsedSum {
-        let number = |bytes: u64| bytes.min(MOST) as i64;
+        let number = |bytes: u64| bytes.min(MAX_PART) as i64;
         let cache = &device.cache;
         // No sum of driver memory includes blocks whose memory was not recorded, or is unmapped.
         let tensors = cache.resident().saturating_sub(cache.outside);
@@ -104,7 +104,7 @@ impl UsedSum {
         parts.push(part(UsedPart::Rounding, number(device.live_bytes).saturating_sub(named)));
         parts.push(part(UsedPart::Context, number(device.context_bytes)));
         let measured = device.sample.and_then(|at| at.unattributed());
-        let beyond = measured.unwrap_or(0).clamp(-(MOST as i64), MOST as i64);
+        let beyond = measured.unwrap_or(0).clamp(-(MAX_PART as i64), MAX_PART as i64);
         // Each was measured at another time. Their sum must not exceed what NVML shows now.
         let mut left = beyond.max(0);
         for (what, bytes) in named_by_the_driver(device) {

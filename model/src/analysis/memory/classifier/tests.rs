@@ -1,3 +1,5 @@
+//! Tests of the classifier of stacks: lines, backward passes and the forward lines that they belong to.
+
 use vramtrace_format::{
     Definition, DeviceId, Header, NativeName, PythonFrame, StackFlags, StackId,
 };

@@ -1,3 +1,5 @@
+//! Tests of holdings: sums of pieces equal those of devices, at any moment of generated runs.
+
 use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Event, Kind, SummaryMoment};

@@ -31,7 +31,7 @@ pub struct MergedHolder {
     pub stack: NamedStack,
     /// In order of the index.
     pub processes: Vec<HeldByProcess>,
-    /// The most bytes of one process and device.
+    /// The highest number of bytes of one process and device.
     #[serde(skip)]
     largest: u64,
 }

@@ -134,13 +134,13 @@ const ALIKE_PART: f64 = 0.10;
 /// A distance from the median below this many bytes never counts.
 const ALIKE_BYTES: u64 = 64 << 20;
 /// With fewer processes, there is no majority to compare with.
-const FEWEST: usize = 3;
+const MIN_PROCESSES: usize = 3;
 
 /// For each process the reasons why it is an outlier; `None`: it is none.
 pub fn outliers(processes: &[ProcessFigures]) -> Vec<Option<String>> {
     let uses = |process: &&ProcessFigures| !process.devices.is_empty();
     let used: Vec<&ProcessFigures> = processes.iter().filter(uses).collect();
-    if used.len() < FEWEST {
+    if used.len() < MIN_PROCESSES {
         return vec![None; processes.len()];
     }
     let spread = Spread::of(used.iter().map(|process| process.peak_bytes()).collect());
