@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::analysis::parallel::Progress;
-use vramtrace_reader::analysis::ranks::{self, ProcessEnd, ProcessFigures, Source};
+use vramtrace_reader::analysis::ranks::{self, FiguresSource, ProcessEnd, ProcessFigures};
 use vramtrace_reader::analysis::{Moment, Process, read_all};
 use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
@@ -82,7 +82,7 @@ type Read = (Vec<ProcessFigures>, Vec<Process>, Vec<Trace>);
 fn of_large(mut traces: Vec<Trace>) -> Read {
     let ranks = ranks::read_within(&traces, LONG, &|_, _| {});
     caveats::warn_damage(&traces);
-    let unread = ranks.iter().filter(|rank| rank.source == Source::Totals).count();
+    let unread = ranks.iter().filter(|rank| rank.source == FiguresSource::Totals).count();
     if unread > 0 {
         message(format_args!(
             "reading all traces would take too long: of {unread} of {} processes these figures have the last totals \

@@ -20,7 +20,7 @@ use crate::replay::{
     AllocCause, DeviceState, FreeCause, Key, Live, Observer, Progress, State, Until,
 };
 use crate::symbols::Symbols;
-use crate::trace::{Definitions, Site};
+use crate::trace::{Definitions, SiteInfo};
 
 /// The id of a phase's name, and its thread. `None`: a range that any thread may end.
 type Phase = (u32, Option<ThreadId>);
@@ -353,7 +353,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         }
     }
 
-    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&SiteInfo>) {
         if !self.advance(at) {
             return;
         }

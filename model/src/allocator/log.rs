@@ -61,7 +61,7 @@ pub struct Log {
     requests: usize,
     allocations: u64,
     /// Stream and pool of the allocations that follow.
-    lane: (u32, u16),
+    stream_pool: (u32, u16),
     outside: u64,
     live: FxHashMap<u64, u32>,
     slots: Slots,
@@ -194,7 +194,7 @@ impl Log {
 
     /// Adds the request that failed and ended the run.
     pub fn refused(&mut self, size: u64) {
-        self.put_alloc(size, self.lane.0, self.lane.1);
+        self.put_alloc(size, self.stream_pool.0, self.stream_pool.1);
     }
 
     /// The segments that exist when the log begins.
@@ -209,17 +209,17 @@ impl Log {
     pub fn requests(&self) -> Requests<'_> {
         let next = self.start.iter().map(|segment| segment.blocks.len() as u32).sum();
         let slots = Slots { spare: Vec::new(), next };
-        Requests { bytes: &self.bytes, lane: (0, 0), slots, same_pool: &self.same_pool }
+        Requests { bytes: &self.bytes, stream_pool: (0, 0), slots, same_pool: &self.same_pool }
     }
 
     fn put_alloc(&mut self, size: u64, stream: u32, pool: u16) {
-        if stream != self.lane.0 {
+        if stream != self.stream_pool.0 {
             self.put(tag::STREAM, u64::from(stream));
         }
-        if pool != self.lane.1 {
+        if pool != self.stream_pool.1 {
             self.put(tag::POOL, u64::from(pool));
         }
-        self.lane = (stream, pool);
+        self.stream_pool = (stream, pool);
         let size = size.min(MAX_BYTES);
         match size.is_multiple_of(MIN_BLOCK) {
             true => self.put(tag::ALLOC, size / MIN_BLOCK),
@@ -250,7 +250,7 @@ impl Log {
 #[derive(Clone, Debug)]
 pub struct Requests<'l> {
     bytes: &'l [u8],
-    lane: (u32, u16),
+    stream_pool: (u32, u16),
     slots: Slots,
     same_pool: &'l FxHashMap<u16, u16>,
 }
@@ -288,11 +288,11 @@ impl Iterator for Requests<'_> {
             let (tag, number) = (word & ((1 << tag::BITS) - 1), word >> tag::BITS);
             return Some(match tag {
                 tag::STREAM => {
-                    self.lane.0 = number as u32;
+                    self.stream_pool.0 = number as u32;
                     continue;
                 }
                 tag::POOL => {
-                    self.lane.1 = number as u16;
+                    self.stream_pool.1 = number as u16;
                     continue;
                 }
                 tag::FREE => {
@@ -304,7 +304,8 @@ impl Iterator for Requests<'_> {
                 tag::POOL_ENDS => Request::PoolEnds { pool: same(self.same_pool, number as u16) },
                 tag => {
                     let size = if tag == tag::ALLOC { number * MIN_BLOCK } else { number };
-                    let (stream, pool) = (self.lane.0, same(self.same_pool, self.lane.1));
+                    let (stream, pool) =
+                        (self.stream_pool.0, same(self.same_pool, self.stream_pool.1));
                     Request::Alloc { size, stream, pool, slot: self.slots.take() }
                 }
             });

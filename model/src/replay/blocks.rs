@@ -3,7 +3,7 @@
 use vramtrace_format::{BlockChange, DeviceId, Space};
 
 use super::Apply;
-use super::cache::{CacheOomAt, Change, ReportedTotals};
+use super::cache::{CacheOomAt, ReportedTotals, SegmentChange};
 use super::live::{Key, Live};
 use super::mapping::signed;
 use super::observer::{AllocCause, FreeCause, Observer};
@@ -90,8 +90,8 @@ impl<O: Observer> Apply<'_, O> {
         }
     }
 
-    pub(super) fn apply_changes(&mut self, changes: impl IntoIterator<Item = Change>) {
-        for Change { device, reserved, paused } in changes {
+    pub(super) fn apply_changes(&mut self, changes: impl IntoIterator<Item = SegmentChange>) {
+        for SegmentChange { device, reserved, paused } in changes {
             let sums = &mut self.device(device).cache;
             sums.reserve(reserved);
             sums.pause_reserved(paused);

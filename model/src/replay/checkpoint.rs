@@ -13,7 +13,7 @@ use super::mapping::Mapping;
 use super::observer::{AllocCause, Observer};
 use super::state::{Certainty, ContextState};
 use super::{Apply, add};
-use crate::trace::Site;
+use crate::trace::SiteInfo;
 
 impl<O: Observer> Apply<'_, O> {
     /// Applies an event of a checkpoint. Not needed where the history is complete.
@@ -61,7 +61,7 @@ impl<O: Observer> Apply<'_, O> {
             }
             Event::CheckpointTotals { id, site, allocations, frees, .. } if id == checkpoint => {
                 let site = self.definitions.site(site);
-                let Some(Site { kind: Some(kind), device, .. }) = site else { return };
+                let Some(SiteInfo { kind: Some(kind), device, .. }) = site else { return };
                 match self.state.host(kind) {
                     Some(host) => add(&mut host.allocations, allocations),
                     None if kind == Kind::Block => {

@@ -77,7 +77,7 @@ use vramtrace_format::{
     SwitchedBy,
 };
 
-use crate::trace::{Definitions, Site};
+use crate::trace::{Definitions, SiteInfo};
 use freed::RecentlyFreed;
 use state::OFF_SPANS_KEPT;
 
@@ -392,7 +392,7 @@ impl<O: Observer> Apply<'_, O> {
     }
 
     fn refuse(&mut self, refused: Refused) {
-        let site: Option<Site> = self.definitions.site(refused.site);
+        let site: Option<SiteInfo> = self.definitions.site(refused.site);
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
         let sums = self.device(device);
         match refused.by {

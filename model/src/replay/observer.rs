@@ -8,7 +8,7 @@ use super::exec_graphs::{ExecGraph, GraphChange};
 use super::live::{Key, Live};
 use super::mapping::{Asleep, Mapping};
 use super::state::State;
-use crate::trace::Site;
+use crate::trace::SiteInfo;
 
 /// Why an allocation entered the live set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ observer! {
     /// The program marked a phase; `name` is a text of the definitions.
     fn on_mark(at: &Stamped, name: u32, mark: Mark);
     /// A request for memory was refused, or would have been by a cap that only warns.
-    fn on_refusal(at: &Stamped, refused: &Refused, site: Option<&Site>);
+    fn on_refusal(at: &Stamped, refused: &Refused, site: Option<&SiteInfo>);
     /// The first call after a refusal that failed with another error than out of memory.
     fn on_error_after_refusal(at: &Stamped, api: u16, result: i32);
     /// The exit status of the process, recorded after a refusal.

@@ -8,15 +8,15 @@ use rustc_hash::FxHashMap;
 
 use super::debug_file::Stripped;
 use super::limits::Limit;
-use super::native::{self, Found, Name, Unnamed};
+use super::native::{self, FileNames, ResolvedFrame, Unnamed};
 use crate::trace::HostFiles;
 
 /// A file by its path and build-id.
-type KnownNames = FxHashMap<(PathBuf, Box<[u8]>), Known>;
+type KnownNames = FxHashMap<(PathBuf, Box<[u8]>), CachedNames>;
 
 #[derive(Default)]
-struct Known {
-    names: FxHashMap<u64, Vec<Name>>,
+struct CachedNames {
+    names: FxHashMap<u64, Vec<ResolvedFrame>>,
     without_lines: Option<Limit>,
     stripped: Option<Stripped>,
 }
@@ -29,14 +29,14 @@ pub fn names(
     path: &Path,
     build_id: &[u8],
     addresses: &[u64],
-) -> Result<Found, Unnamed> {
+) -> Result<FileNames, Unnamed> {
     // Nothing tells whether it is still the same file.
     if build_id.is_empty() {
         return native::names(files, path, build_id, addresses);
     }
     let mut all = KNOWN_NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let key = (path.to_path_buf(), build_id.into());
-    let Known { names, without_lines, stripped } =
+    let CachedNames { names, without_lines, stripped } =
         all.get_or_insert_default().entry(key).or_default();
     let new: Vec<u64> = addresses.iter().copied().filter(|at| !names.contains_key(at)).collect();
     if !new.is_empty() {
@@ -46,7 +46,7 @@ pub fn names(
         *stripped = stripped.take().or(found.stripped);
     }
     let names = addresses.iter().map(|at| names[at].clone()).collect();
-    Ok(Found { names, without_lines: *without_lines, stripped: stripped.clone() })
+    Ok(FileNames { names, without_lines: *without_lines, stripped: stripped.clone() })
 }
 
 #[cfg(test)]
@@ -58,9 +58,9 @@ mod tests {
     fn a_file_is_asked_for_what_is_new_only() {
         let (path, id) = (Path::new("/nowhere/libgone.so"), &[7u8, 1][..]);
         assert!(matches!(names(&TestFiles, path, id, &[16]), Err(Unnamed::Missing)));
-        let name = Name { function: Some("f".into()), ..Name::default() };
+        let name = ResolvedFrame { function: Some("f".into()), ..ResolvedFrame::default() };
         let names_of_one = [(16, vec![name.clone()])].into_iter().collect();
-        let one = Known { names: names_of_one, ..Known::default() };
+        let one = CachedNames { names: names_of_one, ..CachedNames::default() };
         KNOWN_NAMES.lock().unwrap().as_mut().unwrap().insert((path.into(), id.into()), one);
         assert_eq!(
             names(&TestFiles, path, id, &[16, 16]).unwrap().names,

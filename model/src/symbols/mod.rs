@@ -28,7 +28,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, StackId, lines};
 
 use crate::trace::{Address, Definitions, HostFiles, Module, Stack, Stacks};
-use native::{Found, Name, Unnamed};
+use native::{FileNames, ResolvedFrame, Unnamed};
 use notebooks::Cells;
 use vramtrace_format::cells;
 use vramtrace_format::layers::{Layer, Places};
@@ -166,19 +166,23 @@ impl SymbolTable {
 }
 
 /// The addresses that stacks need names for.
-struct Wanted {
+struct WantedAddresses {
     /// By index, with what they are: never shown.
     hidden: FxHashMap<u32, FrameRole>,
     /// Index and place in the file, by index of the module.
     modules: BTreeMap<Option<u32>, Vec<(u32, u64)>>,
 }
 
-impl Wanted {
-    fn of<'t>(stacks: &Stacks, header: &Header, wanted: impl Iterator<Item = &'t Stack>) -> Wanted {
+impl WantedAddresses {
+    fn of<'t>(
+        stacks: &Stacks,
+        header: &Header,
+        wanted: impl Iterator<Item = &'t Stack>,
+    ) -> WantedAddresses {
         let role =
             |module: &Module| FrameRole::of_library(&path_of(module, header).to_string_lossy());
         let roles: Vec<FrameRole> = stacks.modules().iter().map(role).collect();
-        let mut all = Wanted { hidden: FxHashMap::default(), modules: BTreeMap::new() };
+        let mut all = WantedAddresses { hidden: FxHashMap::default(), modules: BTreeMap::new() };
         let mut seen: FxHashSet<u32> = FxHashSet::default();
         for stack in wanted {
             for index in &stack.native {
@@ -202,12 +206,12 @@ fn ask(
     module: &Module,
     path: &Path,
     addresses: &[u64],
-) -> Result<Found, Unnamed> {
+) -> Result<FileNames, Unnamed> {
     // The kernel's page is no file.
     let asked = files.filter(|_| !addresses.is_empty() && !module.path.starts_with('['));
     let Some(files) = asked else {
         let names = vec![Vec::new(); addresses.len()];
-        return Ok(Found { names, ..Found::default() });
+        return Ok(FileNames { names, ..FileNames::default() });
     };
     let calls: Vec<u64> = addresses.iter().map(|at| at.saturating_sub(1)).collect();
     known_names::names(files, path, &module.build_id, &calls)
@@ -215,14 +219,14 @@ fn ask(
 
 /// What a file does not say, as a line. Libraries of the system and of frameworks come without symbols: only of the
 /// program's own files is that said.
-fn problem(path: &Path, places: &Places, found: &Result<Found, Unnamed>) -> Option<String> {
+fn problem(path: &Path, places: &Places, found: &Result<FileNames, Unnamed>) -> Option<String> {
     let own = || places.native(path.to_str(), "") >= Layer::Package;
     let path = path.display();
     match found {
-        Ok(Found { without_lines: Some(limit), .. }) => Some(format!(
+        Ok(FileNames { without_lines: Some(limit), .. }) => Some(format!(
             "{path}: its debug information {limit}; its functions have no files and lines"
         )),
-        Ok(Found { stripped: Some(stripped), .. }) if own() => {
+        Ok(FileNames { stripped: Some(stripped), .. }) if own() => {
             Some(format!("{path}: {stripped}; its functions have no names"))
         }
         Ok(_) => None,
@@ -245,7 +249,7 @@ fn loaded_path(path: &str, header: &Header) -> PathBuf {
 
 /// Frames at one native address: several where functions were inlined.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct AddressFrames {
     role: FrameRole,
     frames: Vec<u32>,
 }
@@ -257,7 +261,7 @@ struct Namer<'s> {
     symbols: SymbolTable,
     frames: IndexSet<Frame, FxBuildHasher>,
     /// By index of the address; those that are wanted.
-    places: FxHashMap<u32, Place>,
+    places: FxHashMap<u32, AddressFrames>,
     python: FxHashMap<PythonFrame, u32>,
     texts: FxHashSet<Arc<str>>,
     /// Of the notebooks beside the program; read at the first cell.
@@ -305,9 +309,11 @@ impl<'s> Namer<'s> {
     }
 
     fn name_addresses<'t>(&mut self, wanted: impl Iterator<Item = &'t Stack>) {
-        let wanted = Wanted::of(self.definitions.stacks(), self.header, wanted);
+        let wanted = WantedAddresses::of(self.definitions.stacks(), self.header, wanted);
         let hidden = wanted.hidden.into_iter();
-        self.places.extend(hidden.map(|(index, role)| (index, Place { role, frames: Vec::new() })));
+        self.places.extend(
+            hidden.map(|(index, role)| (index, AddressFrames { role, frames: Vec::new() })),
+        );
         self.name_modules(wanted.modules);
     }
 
@@ -341,7 +347,7 @@ impl<'s> Namer<'s> {
                 None => found.next().unwrap_or_default(),
             };
             let unnamed = || format!("{}+{at:#x}", base_name(&library));
-            let names = if names.is_empty() { vec![Name::default()] } else { names };
+            let names = if names.is_empty() { vec![ResolvedFrame::default()] } else { names };
             let frames = names
                 .into_iter()
                 .map(|name| {
@@ -356,7 +362,7 @@ impl<'s> Namer<'s> {
                     self.frame(frame)
                 })
                 .collect();
-            self.places.insert(*index, Place { role, frames });
+            self.places.insert(*index, AddressFrames { role, frames });
         }
     }
 
@@ -364,7 +370,7 @@ impl<'s> Namer<'s> {
     /// that all tables of a trace have the same.
     fn find_wrappers(&mut self) {
         // Of functions that were inlined, the outermost is the one that is called.
-        let outermost = |places: &FxHashMap<u32, Place>, index: &u32| {
+        let outermost = |places: &FxHashMap<u32, AddressFrames>, index: &u32| {
             places.get(index).and_then(|place| place.frames.last().copied())
         };
         let frames = &self.frames;
@@ -413,9 +419,9 @@ impl<'s> Namer<'s> {
         }
     }
 
-    fn packed(&self, name: &NativeName) -> Name {
+    fn packed(&self, name: &NativeName) -> ResolvedFrame {
         let text = |id| self.definitions.text(id).map(str::to_string);
-        Name {
+        ResolvedFrame {
             function: text(name.function),
             file: text(name.file),
             line: Some(name.line).filter(|line| *line > 0),
@@ -426,7 +432,7 @@ impl<'s> Namer<'s> {
         for (index, at) in addresses {
             let frames =
                 vec![self.frame(Frame::named(Language::Native, format!("{at:#x}").into()))];
-            self.places.insert(*index, Place { role: FrameRole::Shown, frames });
+            self.places.insert(*index, AddressFrames { role: FrameRole::Shown, frames });
         }
     }
 

@@ -21,7 +21,7 @@ use crate::trace::{Bytes, HostFiles};
 
 /// A function with an address: one of several at an address where functions were inlined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Name {
+pub struct ResolvedFrame {
     /// Demangled.
     pub function: Option<String>,
     pub file: Option<String>,
@@ -45,9 +45,9 @@ pub enum Unnamed {
 
 /// What a file says of addresses.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct FileNames {
     /// Of each address, innermost first where functions were inlined; none where none is known.
-    pub names: Vec<Vec<Name>>,
+    pub names: Vec<Vec<ResolvedFrame>>,
     /// Why there are no files and lines although the file has debug information.
     pub without_lines: Option<Limit>,
     /// Why addresses have no names although the file was read.
@@ -63,7 +63,7 @@ pub fn names(
     path: &Path,
     build_id: &[u8],
     addresses: &[u64],
-) -> Result<Found, Unnamed> {
+) -> Result<FileNames, Unnamed> {
     let spent = Spent::begin(files);
     let map = map(files, path)?;
     let file = object::File::parse(&**map).map_err(Unnamed::NotElf)?;
@@ -85,7 +85,10 @@ pub fn names(
     let mut all = vec![Vec::new(); addresses.len()];
     for (place, symbol) in order.iter().zip(&best) {
         if let Some(symbol) = symbol {
-            all[*place] = vec![Name { function: Some(demangle(symbol.name)), ..Name::default() }];
+            all[*place] = vec![ResolvedFrame {
+                function: Some(demangle(symbol.name)),
+                ..ResolvedFrame::default()
+            }];
         }
     }
     let mut without_lines = None;
@@ -96,7 +99,7 @@ pub fn names(
     }
     let unnamed = order.iter().any(|place| all[*place].is_empty());
     let stripped = Stripped::of(&file).filter(|_| unnamed && apart.is_none());
-    Ok(Found { names: all, without_lines, stripped })
+    Ok(FileNames { names: all, without_lines, stripped })
 }
 
 fn map(files: &dyn HostFiles, path: &Path) -> Result<Box<dyn Bytes>, Unnamed> {
@@ -182,7 +185,7 @@ fn lines(
     file: &object::File,
     order: &[usize],
     sorted: &[u64],
-    all: &mut [Vec<Name>],
+    all: &mut [Vec<ResolvedFrame>],
     spent: &Spent,
 ) -> Result<(), Limit> {
     if sorted.is_empty() || file.section_by_name(".debug_info").is_none_or(|it| it.size() == 0) {
@@ -228,7 +231,7 @@ fn lines(
             spent.check()?;
             let function = frame.function.as_ref().and_then(|name| name.raw_name().ok());
             let location = frame.location.as_ref();
-            found.push(Name {
+            found.push(ResolvedFrame {
                 function: function.map(|name| demangle(&name)),
                 file: location.and_then(|at| at.file).map(str::to_string),
                 line: location.and_then(|at| at.line).filter(|line| *line > 0),
@@ -240,7 +243,8 @@ fn lines(
             outer.function = symbol.or(outer.function.take());
             all[*place] = found;
         } else if let Some(function) = symbol {
-            all[*place] = vec![Name { function: Some(function), ..Name::default() }];
+            all[*place] =
+                vec![ResolvedFrame { function: Some(function), ..ResolvedFrame::default() }];
         }
     }
     Ok(())

@@ -26,13 +26,13 @@ struct Cell {
     /// `None`: it has not been run, or is text.
     #[serde(default)]
     execution_count: Option<u32>,
-    source: Source,
+    source: CellSource,
 }
 
 /// As Jupyter writes it, and as other tools do.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Source {
+enum CellSource {
     Lines(Vec<String>),
     Text(String),
 }
@@ -58,8 +58,8 @@ impl Cells {
         for cell in notebook.cells {
             let Some(number) = cell.execution_count else { continue };
             let text = match cell.source {
-                Source::Lines(lines) => lines.concat(),
-                Source::Text(text) => text,
+                CellSource::Lines(lines) => lines.concat(),
+                CellSource::Text(text) => text,
             };
             let known = self.0.entry(hash_of(&text)).or_insert(Some(number));
             if *known != Some(number) {

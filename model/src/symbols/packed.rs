@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::layers::Places;
 use vramtrace_format::{Definition, Header, NativeName};
 
-use super::native::Name;
-use super::{Wanted, ask, path_of, problem, torch_version};
+use super::native::ResolvedFrame;
+use super::{WantedAddresses, ask, path_of, problem, torch_version};
 use crate::trace::{Definitions, TORCH_VERSION};
 
 #[derive(Debug, Default)]
@@ -52,7 +52,8 @@ impl Packed {
         let mut texts = Texts { free: definitions.free_texts(), known: FxHashMap::default() };
         let mut packed = Packed::default();
         let places = Places::of(header);
-        let mut modules: Vec<_> = Wanted::of(stacks, header, all).modules.into_iter().collect();
+        let mut modules: Vec<_> =
+            WantedAddresses::of(stacks, header, all).modules.into_iter().collect();
         modules.sort_by_key(|(index, addresses)| (Reverse(addresses.len()), *index));
         for (index, addresses) in modules {
             // Addresses in no library have no names anywhere.
@@ -104,7 +105,7 @@ struct Texts<I> {
 }
 
 impl<I: Iterator<Item = u32>> Texts<I> {
-    fn name(&mut self, name: Name, definitions: &mut Vec<Definition>) -> NativeName {
+    fn name(&mut self, name: ResolvedFrame, definitions: &mut Vec<Definition>) -> NativeName {
         let mut id = |text| self.id(text, definitions);
         let (function, file) = (id(name.function), id(name.file));
         NativeName { function, file, line: name.line.unwrap_or(0) }

@@ -36,7 +36,7 @@ pub struct PoolInfo {
 
 /// Where an allocation or a free came from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Site {
+pub struct SiteInfo {
     pub api: u16,
     pub kind: Option<Kind>,
     pub device: DeviceId,
@@ -110,7 +110,7 @@ impl Definitions {
                 self.pools.insert(id, PoolInfo { device, handle, origin });
             }
             Definition::Site { id, api, kind, device, context, pool, stream } => {
-                self.sites.insert(id, Site { api, kind, device, context, pool, stream });
+                self.sites.insert(id, SiteInfo { api, kind, device, context, pool, stream });
             }
             Definition::Text { id, text } => {
                 self.texts.insert(id, text);
@@ -169,7 +169,7 @@ impl Definitions {
         self.pools.get(&id).copied()
     }
 
-    pub fn site(&self, id: SiteId) -> Option<Site> {
+    pub fn site(&self, id: SiteId) -> Option<SiteInfo> {
         self.sites.get(id).copied()
     }
 
@@ -219,7 +219,7 @@ impl Definitions {
     }
 
     /// In no order.
-    pub fn sites(&self) -> impl Iterator<Item = &Site> {
+    pub fn sites(&self) -> impl Iterator<Item = &SiteInfo> {
         self.sites.all()
     }
 

@@ -11,7 +11,7 @@ mod summary;
 mod tests;
 
 pub use definitions::{
-    Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, Site, TORCH_VERSION,
+    Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, SiteInfo, TORCH_VERSION,
     ThreadInfo,
 };
 pub use host_files::{Bytes, HostFiles};

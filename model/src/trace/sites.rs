@@ -4,20 +4,20 @@
 use rustc_hash::FxHashMap;
 use vramtrace_format::SiteId;
 
-use super::Site;
+use super::SiteInfo;
 
 /// Ids below this are in the list, whose room is bounded so: a damaged file may name any id.
 const LISTED: usize = 1 << 16;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sites {
-    listed: Vec<Option<Site>>,
-    others: FxHashMap<SiteId, Site>,
+    listed: Vec<Option<SiteInfo>>,
+    others: FxHashMap<SiteId, SiteInfo>,
 }
 
 impl Sites {
     /// Adds a site, in place of an earlier one with this id.
-    pub(super) fn insert(&mut self, id: SiteId, site: Site) {
+    pub(super) fn insert(&mut self, id: SiteId, site: SiteInfo) {
         let place = id.0 as usize;
         if place >= LISTED {
             self.others.insert(id, site);
@@ -30,7 +30,7 @@ impl Sites {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: SiteId) -> Option<&Site> {
+    pub(super) fn get(&self, id: SiteId) -> Option<&SiteInfo> {
         match self.listed.get(id.0 as usize) {
             Some(site) => site.as_ref(),
             None => self.far(id),
@@ -38,12 +38,12 @@ impl Sites {
     }
 
     #[cold]
-    fn far(&self, id: SiteId) -> Option<&Site> {
+    fn far(&self, id: SiteId) -> Option<&SiteInfo> {
         self.others.get(&id)
     }
 
     /// In no order.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Site> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &SiteInfo> {
         self.listed.iter().flatten().chain(self.others.values())
     }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn any_id_has_its_last_site() {
-        let site = |api| Site {
+        let site = |api| SiteInfo {
             api,
             kind: None,
             device: DeviceId(0),

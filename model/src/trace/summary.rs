@@ -46,7 +46,7 @@ pub struct LastTotals {
 
 /// The part of a summary that was read so far.
 #[derive(Default)]
-struct Found {
+struct PartialSummary {
     begun: bool,
     records: u32,
     whole: bool,
@@ -54,10 +54,10 @@ struct Found {
     summary: EndSummary,
 }
 
-impl Found {
+impl PartialSummary {
     fn take(&mut self, time_ns: u64, event: &Event) {
         if let Event::SummaryBegin { cache_ooms, has_driver_memory } = *event {
-            *self = Found { begun: true, ..Found::default() };
+            *self = PartialSummary { begun: true, ..PartialSummary::default() };
             self.summary.cache_ooms = cache_ooms;
             self.summary.has_driver_memory = has_driver_memory;
             return;
@@ -93,7 +93,7 @@ impl Found {
             Event::Anchor | Event::Mark { .. } => return,
             // A thread went on, or an exit handler behind ours.
             _ => {
-                *self = Found::default();
+                *self = PartialSummary::default();
                 return;
             }
         }
@@ -139,7 +139,7 @@ impl Trace {
         for count in 1..=WINDOWS.min(run.count) {
             let last = Run { first: run.first + run.count - count, count, ..run };
             let mut events = reader.events_of(&last);
-            let mut found = Found::default();
+            let mut found = PartialSummary::default();
             for at in &mut events {
                 found.take(at.time_ns, &at.event);
             }

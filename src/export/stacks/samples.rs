@@ -2,7 +2,7 @@
 
 use vramtrace_format::Header;
 
-use crate::analysis::{Held, Owner};
+use crate::analysis::{HeldMemory, Owner};
 use crate::symbols::{Frame, Symbols};
 
 /// The stacks of one process that held memory.
@@ -13,14 +13,14 @@ pub struct ProcessStacks {
     pub header: Header,
     pub symbols: Symbols,
     /// In order of device and stack, also those that hold nothing but what is paused.
-    pub samples: Vec<(Owner, Held)>,
+    pub samples: Vec<(Owner, HeldMemory)>,
     /// Bytes of peaks of which the trace has the height alone.
     pub not_known: u64,
 }
 
 impl ProcessStacks {
     /// Those with memory.
-    pub fn resident(&self) -> impl Iterator<Item = &(Owner, Held)> {
+    pub fn resident(&self) -> impl Iterator<Item = &(Owner, HeldMemory)> {
         self.samples.iter().filter(|(_, held)| held.bytes > 0)
     }
 }

@@ -15,7 +15,7 @@ use super::second_pass::{self, SecondPass};
 use super::tables::{Tables, tables};
 use crate::analysis::fits::{Answer, Question, answer, marked_recordings};
 use crate::analysis::leaks::{Leak, Suppressions};
-use crate::analysis::oom::{Advice, Change, Oom, PostMortem, UsedSum, advice};
+use crate::analysis::oom::{Advice, AdvisedChange, Oom, PostMortem, UsedSum, advice};
 use crate::analysis::roles::Role;
 use crate::analysis::steps::{Step, Steps};
 use crate::analysis::{Places, Process};
@@ -235,14 +235,14 @@ fn attempt(advice: &Advice) -> Try {
     let text = text::oom::advice(advice);
     match advice.what {
         // The line stands for itself, and the text says what comes of it.
-        Change::Setting => Try {
+        AdvisedChange::Setting => Try {
             text: format!("replayed up to the failed request, it {}", text::oom::fits(advice)),
             copy: advice
                 .conf
                 .as_ref()
                 .map(|conf| format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),
         },
-        Change::EmptyCache => Try { text, copy: Some("torch.cuda.empty_cache()".into()) },
+        AdvisedChange::EmptyCache => Try { text, copy: Some("torch.cuda.empty_cache()".into()) },
         _ => Try { text, copy: None },
     }
 }

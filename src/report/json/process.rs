@@ -16,7 +16,7 @@ use crate::analysis::ranks::{
     merge,
 };
 use crate::analysis::roles::{HeldByRole, Role};
-use crate::analysis::{GroupBy, Held, Holder, Process, SampledMoment};
+use crate::analysis::{GroupBy, HeldMemory, Holder, Process, SampledMoment};
 use crate::analysis::{SampledPhase, SleepsFacts};
 use crate::analysis::{TakenBy, outliers, reconcile, taken_by};
 use crate::replay::history::Sampled;
@@ -309,7 +309,7 @@ fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> Device
 /// Bytes by role on one device, largest first.
 fn roles_of(roles: &HeldByRole, id: DeviceId) -> Vec<RoleFacts> {
     let fact =
-        |(role, held): (Role, Held)| RoleFacts { role, bytes: held.bytes, count: held.count };
+        |(role, held): (Role, HeldMemory)| RoleFacts { role, bytes: held.bytes, count: held.count };
     let mut roles: Vec<RoleFacts> = roles.of_device(id).into_iter().map(fact).collect();
     roles.sort_by_key(|of| std::cmp::Reverse(of.bytes));
     roles

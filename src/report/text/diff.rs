@@ -1,7 +1,7 @@
 //! The text of `vramtrace diff`.
 
 use super::layout::{BAD, BOLD, DIM, Table, line, paint, section};
-use crate::analysis::diff::{Change, Difference, LineChange};
+use crate::analysis::diff::{ByteChange, Difference, LineChange};
 use crate::units::{clean, count, size};
 
 /// `+12.00 MiB`, `-3.00 KiB`, `0 B`.
@@ -15,7 +15,7 @@ pub fn signed(bytes: i64) -> String {
 }
 
 /// `+5.0 %`; `new` if there was nothing before, `gone` if there is nothing after. Empty if both are 0.
-pub fn percent(change: Change) -> String {
+pub fn percent(change: ByteChange) -> String {
     match change.before {
         0 if change.after > 0 => "new".to_string(),
         0 => String::new(),
@@ -64,7 +64,7 @@ pub fn text(differences: &[Difference], names: [&str; 2], top: usize) -> String 
 }
 
 /// Rows of a name, a change and a text. Empty without rows.
-fn table<'n>(title: &str, rows: impl Iterator<Item = (&'n str, Change, String)>) -> String {
+fn table<'n>(title: &str, rows: impl Iterator<Item = (&'n str, ByteChange, String)>) -> String {
     let mut table = Table::titled(4, "lrrrrl", &[title, "before", "after", "change", "", ""]);
     for (name, change, last) in rows {
         let by = signed(change.bytes());
@@ -83,13 +83,13 @@ mod tests {
     #[test]
     fn figures_have_a_sign_and_a_unit() {
         assert_eq!([signed(0), signed(1 << 20), signed(-1536)], ["0 B", "+1.00 MiB", "-1.50 KiB"]);
-        let part = |before, after| percent(Change { before, after });
+        let part = |before, after| percent(ByteChange { before, after });
         assert_eq!([part(100, 105), part(0, 5), part(5, 0)], ["+5.0 %", "new", "gone"]);
     }
 
     #[test]
     fn the_sum_of_lines_left_out_does_not_overflow() {
-        let bytes = Change { before: 0, after: i64::MAX as u64 };
+        let bytes = ByteChange { before: 0, after: i64::MAX as u64 };
         let line = LineChange { name: LineName::default(), bytes };
         let difference = difference(vec![line.clone(), line.clone(), line]);
         let more = changed_lines(&difference, 0).1.unwrap();
@@ -97,12 +97,12 @@ mod tests {
     }
 
     fn difference(lines: Vec<LineChange>) -> Difference {
-        let bytes = Change { before: 100, after: 200 };
+        let bytes = ByteChange { before: 100, after: 200 };
         Difference {
             name: "GPU 0".into(),
             peak: bytes,
             in_use: bytes,
-            free_in_cache: Change::default(),
+            free_in_cache: ByteChange::default(),
             roles: vec![("weights".into(), bytes)],
             libraries: Vec::new(),
             lines,

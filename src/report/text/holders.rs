@@ -10,7 +10,7 @@ use super::stack::{called_from, frames, lead, words};
 use crate::analysis::ranks::MergedHolder;
 use crate::analysis::roles::Role;
 use crate::analysis::{
-    GroupBy, Held, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier,
+    GroupBy, HeldMemory, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier,
     pool_hint, sum_of, with_cause,
 };
 use crate::replay::{InUse, Peak};
@@ -44,7 +44,7 @@ pub fn listing(
             continue;
         }
         let taken = who.live.held.iter().filter(|(of, _)| of.device == *id && of.cause.is_some());
-        let mut driver = Held::default();
+        let mut driver = HeldMemory::default();
         taken.for_each(|(_, held)| driver.add(*held));
         let allocated = sum_of(here.iter().copied()).saturating_sub(driver.bytes);
         let all = here.iter().fold(0u64, |sum, holder| sum.saturating_add(holder.count));

@@ -75,10 +75,14 @@ impl Print {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::Held;
+    use crate::analysis::HeldMemory;
 
     fn node(name: &str, bytes: u64, children: Vec<Node>) -> Node {
-        Node { name: name.into(), held: Held { bytes, count: 1, ..Held::default() }, children }
+        Node {
+            name: name.into(),
+            held: HeldMemory { bytes, count: 1, ..HeldMemory::default() },
+            children,
+        }
     }
 
     #[test]

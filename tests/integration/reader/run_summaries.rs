@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use testkit::{Program, Scratch, Setup, gunzip};
-use vramtrace_reader::analysis::ranks::{self, ProcessFigures, Source};
+use vramtrace_reader::analysis::ranks::{self, FiguresSource, ProcessFigures};
 use vramtrace_reader::report::text;
 use vramtrace_reader::trace::{Trace, open};
 
@@ -33,7 +33,7 @@ fn both_ways(traces: &[std::path::PathBuf]) -> usize {
     }
     let shown = |ranks: &[ProcessFigures]| plain(&text::overview(ranks, None, "", 50));
     assert_eq!(shown(&summed), shown(&replayed));
-    summed.iter().filter(|rank| rank.source == Source::Summary).count()
+    summed.iter().filter(|rank| rank.source == FiguresSource::Summary).count()
 }
 
 #[test]

@@ -18,12 +18,12 @@ struct Engine {
     source: &'static str,
     /// Its functions say more of a holder than a line of Python that calls it, or than those that only allocate.
     names_holders: bool,
-    rows: &'static [Row],
+    rows: &'static [FunctionRole],
 }
 
 /// What the memory is for that a function requests, or one that it calls.
 #[cfg_attr(not(test), expect(dead_code, reason = "what it is, is for docs/gpu-evidence.md"))]
-struct Row {
+struct FunctionRole {
     /// Begin of the demangled function. Empty: any.
     function: &'static str,
     /// Begin of the library's file name. Empty: any.
@@ -47,8 +47,9 @@ pub(in crate::analysis) fn purpose(frame: &Frame) -> Option<Purpose> {
         return None;
     }
     let library = frame.library_name().unwrap_or_default();
-    let fits =
-        |row: &&Row| frame.function.starts_with(row.function) && library.starts_with(row.library);
+    let fits = |row: &&FunctionRole| {
+        frame.function.starts_with(row.function) && library.starts_with(row.library)
+    };
     ENGINES.iter().find_map(|engine| {
         let row = engine.rows.iter().find(fits)?;
         Some(Purpose { role: row.role, names_holder: engine.names_holders })
@@ -111,10 +112,10 @@ mod tests {
 
     #[test]
     fn no_row_is_hidden_by_an_earlier_one() {
-        let mut earlier: Vec<&Row> = Vec::new();
+        let mut earlier: Vec<&FunctionRole> = Vec::new();
         for row in ENGINES.iter().flat_map(|engine| engine.rows) {
             assert_ne!((row.function, row.library), ("", ""), "{}: it would be of all", row.what);
-            let hides = |first: &&&Row| {
+            let hides = |first: &&&FunctionRole| {
                 row.function.starts_with(first.function) && row.library.starts_with(first.library)
             };
             let hidden = earlier.iter().find(hides);

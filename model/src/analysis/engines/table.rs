@@ -4,7 +4,7 @@
 //! A row names a function by the begin of its demangled name, without parameters. So `llama_kv_cache` is each class
 //! and function whose name begins so. Names are taken that stay between versions: no lines, no templates.
 
-use super::{Engine, Role, Row};
+use super::{Engine, FunctionRole, Role};
 
 /// Of one engine no row may hide another: the first that fits decides.
 pub(super) const ENGINES: &[Engine] = &[
@@ -136,14 +136,19 @@ pub(super) const ENGINES: &[Engine] = &[
     },
 ];
 
-const fn function(begin: &'static str, role: Role, what: &'static str) -> Row {
-    Row { function: begin, library: "", role, what }
+const fn function(begin: &'static str, role: Role, what: &'static str) -> FunctionRole {
+    FunctionRole { function: begin, library: "", role, what }
 }
 
-const fn of(begin: &'static str, library: &'static str, role: Role, what: &'static str) -> Row {
-    Row { function: begin, library, role, what }
+const fn of(
+    begin: &'static str,
+    library: &'static str,
+    role: Role,
+    what: &'static str,
+) -> FunctionRole {
+    FunctionRole { function: begin, library, role, what }
 }
 
-const fn library(begin: &'static str, role: Role, what: &'static str) -> Row {
-    Row { function: "", library: begin, role, what }
+const fn library(begin: &'static str, role: Role, what: &'static str) -> FunctionRole {
+    FunctionRole { function: "", library: begin, role, what }
 }

@@ -30,10 +30,10 @@ impl Card {
 }
 
 /// Name, architecture, and MiB as CUDA reports them. `None`: no source was found, so the name tells the architecture alone.
-type Row = (&'static str, Architecture, Option<u64>);
+type KnownCard = (&'static str, Architecture, Option<u64>);
 
 /// Figures in GiB of two decimals, as PyTorch prints them, are rounded down to MiB.
-const CARDS: [Row; 19] = [
+const CARDS: [KnownCard; 19] = [
     // The same memory as the 1660 Ti; of the Super only a figure of Windows was found, which counts all of the card.
     ("GTX 1660 Super", Architecture::Turing, Some(5_949)),
     ("GTX 1660 Ti", Architecture::Turing, Some(5_949)),

@@ -189,7 +189,7 @@ pub(super) fn laws(points: &[Vec<Point>], of_two: bool) -> Vec<Option<Law>> {
     let several = |points: &Vec<Point>| points.iter().any(|point| point.at != points[0].at);
     let fits: Vec<Option<Fits>> =
         points.iter().map(|points| several(points).then(|| Fits::of(points, powers))).collect();
-    let mut known = Known::default();
+    let mut known = FactorCounts::default();
     fits.iter().flatten().for_each(|fits| known.learn(fits));
     fits.into_iter().map(|fits| Some(fits?.law(&known, powers))).collect()
 }
@@ -197,9 +197,9 @@ pub(super) fn laws(points: &[Vec<Point>], of_two: bool) -> Vec<Option<Law>> {
 /// The factors of blocks that one term alone explains, with the number of these blocks: what unambiguous blocks of the same
 /// runs tell about the others.
 #[derive(Debug, Default)]
-struct Known(BTreeMap<Powers, BTreeMap<u64, u32>>);
+struct FactorCounts(BTreeMap<Powers, BTreeMap<u64, u32>>);
 
-impl Known {
+impl FactorCounts {
     fn learn(&mut self, fits: &Fits) {
         let one = match fits.candidates[..] {
             [one] => Some(one),
@@ -286,7 +286,7 @@ impl Fits {
         roundest(least.ceil() as u64..=one.most as u64)
     }
 
-    fn term(&self, one: &Candidate, known: &Known) -> Term {
+    fn term(&self, one: &Candidate, known: &FactorCounts) -> Term {
         let usual = known.usual(one).map(|(each, _)| each);
         let each = match one.powers {
             Powers::NONE => usual,
@@ -295,7 +295,7 @@ impl Fits {
         Term { powers: one.powers, fixed: 0.0, each: each.map_or(one.most, |each| each as f64) }
     }
 
-    fn law(self, known: &Known, powers: &[Powers]) -> Law {
+    fn law(self, known: &FactorCounts, powers: &[Powers]) -> Law {
         let of_one = powers.len() == Powers::OF_ONE.len();
         let mut found = self.candidates.clone();
         if found.is_empty() {

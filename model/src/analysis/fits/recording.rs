@@ -13,7 +13,7 @@ use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
 use crate::allocator::rounding::MIN_BLOCK;
 use crate::analysis::steps::{NoSteps, Step, StepObserver, StepState, Steps};
-use crate::analysis::whatif::{NOT_OF_SAMPLES, Recorded, Source, why_no_blocks};
+use crate::analysis::whatif::{NOT_OF_SAMPLES, Recorded, RequestSource, why_no_blocks};
 use crate::replay::{Observer, Until};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
@@ -40,13 +40,13 @@ pub struct Recording {
     pub varied: Varied,
     /// Why the whole run is one stretch.
     pub no_steps: Option<NoSteps>,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: Vec<RecordedBlock>,
     pub(super) stretches: Vec<Stretch>,
 }
 
 /// One allocation of the log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(super) struct RecordedBlock {
     pub stack: StackKey,
     pub thread: u32,
     pub bytes: u64,
@@ -57,7 +57,7 @@ pub(super) struct Block {
     pub freed_before: usize,
 }
 
-impl Block {
+impl RecordedBlock {
     /// It was recorded at these values.
     pub(super) fn point(&self, at: Values) -> Point {
         Point { at, bytes: self.bytes, least: self.least }
@@ -149,7 +149,8 @@ impl Recording {
 
     /// What the blocks of a stretch are paired by.
     pub(super) fn unpaired(&self, stretch: &Stretch) -> Vec<Unpaired> {
-        let unpaired = |block: &Block| Unpaired { thread: block.thread, stack: block.stack };
+        let unpaired =
+            |block: &RecordedBlock| Unpaired { thread: block.thread, stack: block.stack };
         self.blocks[stretch.blocks.clone()].iter().map(unpaired).collect()
     }
 }
@@ -199,7 +200,7 @@ fn stretches(
         (0..whole.len()).map(|index| begin(&whole, &marks, index)).collect()
     };
     let allocation_at = |offset: u64| {
-        let before = |source: &Source| source.offset < offset;
+        let before = |source: &RequestSource| source.offset < offset;
         recorded.sources.iter().take_while(|source| before(source)).count()
     };
     let end = match steps.steps().last() {
@@ -292,12 +293,12 @@ fn blocks(
     recorded: &Recorded,
     keys: &FxHashMap<StackId, StackKey>,
     kinds: &FxHashMap<StackId, Kind>,
-) -> Vec<Block> {
+) -> Vec<RecordedBlock> {
     // Blocks are as large as requests, but for less than 512 B.
     let splits = recorded.in_force.is_expandable();
     let knows = recorded.knows_requests && recorded.unknown_requests == 0;
     let mut threads = FxHashMap::default();
-    let mut blocks: Vec<Block> = Vec::with_capacity(recorded.sources.len());
+    let mut blocks: Vec<RecordedBlock> = Vec::with_capacity(recorded.sources.len());
     let mut live: FxHashMap<u32, usize> = FxHashMap::default();
     for request in recorded.log.requests() {
         match request {
@@ -305,7 +306,7 @@ fn blocks(
                 let Some(source) = recorded.sources.get(blocks.len()) else { break };
                 let next = threads.len() as u32;
                 live.insert(slot, blocks.len());
-                blocks.push(Block {
+                blocks.push(RecordedBlock {
                     stack: keys.get(&source.stack).copied().unwrap_or_default(),
                     thread: *threads.entry(source.thread).or_insert(next),
                     bytes: size,

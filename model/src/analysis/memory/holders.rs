@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use vramtrace_format::{Cause, DeviceId, StackId};
 
 use super::classifier::{FrameRoles, NamedStack, StackClassifier};
-use super::holdings::{Held, Holdings, Owner};
+use super::holdings::{HeldMemory, Holdings, Owner};
 use crate::analysis::engines::Role;
 use crate::facts::{self, ProcessId};
 use crate::symbols::FREE_CACHE;
@@ -100,8 +100,8 @@ pub(in crate::analysis) fn shared_out(mut holders: Vec<Holder>) -> Vec<Holder> {
 
 /// The sums of a group of stacks, and its largest stack.
 #[derive(Clone, Copy, Default)]
-pub(in crate::analysis) struct Group {
-    sum: Held,
+pub(in crate::analysis) struct HolderSum {
+    sum: HeldMemory,
     stacks: u64,
     /// Bytes of the largest stack.
     most: u64,
@@ -110,10 +110,10 @@ pub(in crate::analysis) struct Group {
     pub of_cache: bool,
 }
 
-impl Group {
+impl HolderSum {
     /// Adds a stack. True: it is the largest one so far; of equal ones that with the lowest id, so that the output does
     /// not depend on the order of hashes.
-    pub(in crate::analysis) fn add(&mut self, stack: StackId, held: Held) -> bool {
+    pub(in crate::analysis) fn add(&mut self, stack: StackId, held: HeldMemory) -> bool {
         let first = self.stacks == 0;
         self.sum.add(held);
         self.stacks += 1;
@@ -158,7 +158,7 @@ impl StackClassifier<'_> {
         holdings: &Holdings,
         key: impl Fn(StackId, &FrameRoles) -> K,
     ) -> Vec<Holder> {
-        let mut all: FxHashMap<_, Group> = FxHashMap::default();
+        let mut all: FxHashMap<_, HolderSum> = FxHashMap::default();
         for (&Owner { device, stack, of_cache, cause }, held) in &holdings.held {
             let roles = if of_cache { self.roles_of_block(stack) } else { self.roles(stack) };
             let key = (device, cause, self.why_empty(stack), key(stack, &roles));
@@ -167,9 +167,10 @@ impl StackClassifier<'_> {
                 (group.roles, group.of_cache) = (roles, of_cache);
             }
         }
-        let holder = |((device, cause, ..), group): ((DeviceId, Option<Cause>, _, K), Group)| {
-            self.holder(device, cause, None, group)
-        };
+        let holder =
+            |((device, cause, ..), group): ((DeviceId, Option<Cause>, _, K), HolderSum)| {
+                self.holder(device, cause, None, group)
+            };
         shared_out(all.into_iter().map(holder).collect())
     }
 
@@ -179,7 +180,7 @@ impl StackClassifier<'_> {
         device: DeviceId,
         cause: Option<Cause>,
         role: Option<Role>,
-        Group { sum, stacks, stack, roles, of_cache, .. }: Group,
+        HolderSum { sum, stacks, stack, roles, of_cache, .. }: HolderSum,
     ) -> Holder {
         let brought_back_by = sum.brought_back_by.map(|by| self.named(by));
         Holder {

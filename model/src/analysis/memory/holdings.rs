@@ -24,7 +24,7 @@ use crate::trace::{Definitions, Trace};
 /// As JSON its bytes and its count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-pub struct Held {
+pub struct HeldMemory {
     /// Shares of physical memory, as [`Live::share`] counts them; of blocks the part of their size
     /// that has memory below it.
     pub bytes: u64,
@@ -44,13 +44,13 @@ pub struct Held {
     pub variance: f64,
 }
 
-impl Held {
+impl HeldMemory {
     /// The standard error of `bytes`, in bytes.
     pub fn error(&self) -> u64 {
         self.variance.sqrt() as u64
     }
 
-    pub fn add(&mut self, other: Held) {
+    pub fn add(&mut self, other: HeldMemory) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count = self.count.saturating_add(other.count);
         self.paused = self.paused.saturating_add(other.paused);
@@ -96,7 +96,7 @@ pub struct Holdings {
     pub level: Level,
     /// Driver memory (at the level of tensors without a framework's segments), a framework's blocks, the rest of its
     /// segments, and what the driver took for itself.
-    pub held: FxHashMap<Owner, Held>,
+    pub held: FxHashMap<Owner, HeldMemory>,
     /// The moment of each device's figures, ns since the start of the trace.
     pub at_ns: BTreeMap<DeviceId, u64>,
     /// Devices with a known peak whose events are missing in the trace: no stacks are known.
@@ -144,7 +144,7 @@ impl Holdings {
         at_peaks.found
     }
 
-    pub fn add(&mut self, owner: Owner, held: Held) {
+    pub fn add(&mut self, owner: Owner, held: HeldMemory) {
         self.held.entry(owner).or_default().add(held);
     }
 
@@ -168,10 +168,10 @@ impl Holdings {
                 continue;
             }
             let owner = Owner { of_cache, ..Owner::of_memory(device, stack) };
-            self.add(owner, Held { bytes, count, ..Held::default() });
+            self.add(owner, HeldMemory { bytes, count, ..HeldMemory::default() });
         }
         if segments > blocks {
-            let free = Held { bytes: segments - blocks, count: 1, ..Held::default() };
+            let free = HeldMemory { bytes: segments - blocks, count: 1, ..HeldMemory::default() };
             self.add(Owner::of_cache(device, FREE_CACHE), free);
         }
     }
@@ -254,7 +254,7 @@ impl Visitor for HoldingsAtPeaks {
 
 /// Bytes of a physical object that belong to another stack than the one that created it.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct WokenBytes {
     bytes: u64,
     owner: StackId,
     by: StackId,
@@ -263,7 +263,7 @@ struct Part {
 /// The owners of the bytes of physical objects, where the trace has reservations.
 #[derive(Default)]
 struct Owned {
-    parts: FxHashMap<u64, Vec<Part>>,
+    parts: FxHashMap<u64, Vec<WokenBytes>>,
     /// Objects that are mapped somewhere. `None`: not known, the trace has no reservations.
     mapped: Option<FxHashSet<u64>>,
 }
@@ -291,7 +291,7 @@ impl Owned {
             let owner = woken.owner.stack;
             match parts.iter_mut().find(|part| part.owner == owner) {
                 Some(part) => part.bytes += bytes,
-                None => parts.push(Part { bytes, owner, by: woken.by }),
+                None => parts.push(WokenBytes { bytes, owner, by: woken.by }),
             }
         }
         owned
@@ -307,7 +307,7 @@ impl Owned {
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'s> {
     pub owner: Owner,
-    pub held: Held,
+    pub held: HeldMemory,
     /// `None` for the rest of a segment, for unmapped memory, and for what the driver took.
     pub allocation: Option<(Key, &'s Live)>,
 }
@@ -322,7 +322,7 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
         for (address, bytes) in state.cache.outside() {
             let key = Key::block(address);
             if let Some(live) = state.live.get(key) {
-                let held = sampled(live, Held { bytes, count: 1, ..Held::default() });
+                let held = sampled(live, HeldMemory { bytes, count: 1, ..HeldMemory::default() });
                 let owner = Owner::of_cache(live.device, live.stack);
                 take(Piece { owner, held, allocation: Some((key, live)) });
             }
@@ -342,14 +342,14 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
     for asleep in state.space.asleep() {
         let in_segment = || state.cache.segment_of(asleep.address).is_some();
         if level == Level::Driver || !in_segment() {
-            let held = Held { count: 1, paused: asleep.size, ..Held::default() };
+            let held = HeldMemory { count: 1, paused: asleep.size, ..HeldMemory::default() };
             let owner = Owner::of_memory(asleep.owner.device, asleep.owner.stack);
             take(Piece { owner, held, allocation: None });
         }
     }
     for (device, sums) in &state.devices {
         for (maker, bytes) in sums.driver_own.makers() {
-            let held = Held { bytes, count: 1, ..Held::default() };
+            let held = HeldMemory { bytes, count: 1, ..HeldMemory::default() };
             let owner = Owner::of_driver(*device, maker.stack, maker.cause);
             take(Piece { owner, held, allocation: None });
         }
@@ -372,11 +372,11 @@ fn pieces_of_memory(owned: &Owned, key: Key, live: &Live, take: &mut dyn FnMut(P
         let bytes = part.bytes.min(rest);
         rest -= bytes;
         let brought_back_by = Some(part.by);
-        take(part.owner, Held { bytes, count: 1, brought_back_by, ..Held::default() });
+        take(part.owner, HeldMemory { bytes, count: 1, brought_back_by, ..HeldMemory::default() });
     }
     if rest > 0 || parts.is_empty() {
         let unmapped = if owned.is_unmapped(key) { rest } else { 0 };
-        take(live.stack, Held { bytes: rest, count: 1, unmapped, ..Held::default() });
+        take(live.stack, HeldMemory { bytes: rest, count: 1, unmapped, ..HeldMemory::default() });
     }
 }
 
@@ -401,8 +401,13 @@ fn pieces_of(
         let bytes = block.bytes - block.paused;
         let woken = state.space.at(block.address).and_then(|mapping| mapping.woken);
         let brought_back_by = woken.map(|woken| woken.by);
-        let held =
-            Held { bytes, count: 1, paused: block.paused, brought_back_by, ..Held::default() };
+        let held = HeldMemory {
+            bytes,
+            count: 1,
+            paused: block.paused,
+            brought_back_by,
+            ..HeldMemory::default()
+        };
         take(Piece {
             owner: Owner::of_cache(device, block.live.stack),
             held: sampled(block.live, held),
@@ -419,14 +424,14 @@ fn pieces_of(
 /// What is free in a framework's segments.
 fn take_free(device: DeviceId, bytes: u64, paused: u64, take: &mut dyn FnMut(Piece)) {
     if bytes > 0 || paused > 0 {
-        let held = Held { bytes, count: 1, paused, ..Held::default() };
+        let held = HeldMemory { bytes, count: 1, paused, ..HeldMemory::default() };
         take(Piece { owner: Owner::of_cache(device, FREE_CACHE), held, allocation: None });
     }
 }
 
 /// The figures of all blocks that this one stands for.
-fn sampled(live: &Live, held: Held) -> Held {
-    Held {
+fn sampled(live: &Live, held: HeldMemory) -> HeldMemory {
+    HeldMemory {
         bytes: live.weigh(held.bytes),
         count: live.weigh(held.count),
         paused: live.weigh(held.paused),

@@ -10,7 +10,7 @@ use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, HistoryPha
 
 use super::classifier::{NamedStack, StackClassifier};
 use super::holders::{GroupBy, Holder};
-use super::holdings::{Held, Holdings, Owner};
+use super::holdings::{HeldMemory, Holdings, Owner};
 use crate::facts;
 use crate::replay::History;
 use crate::replay::history::BinDevice;
@@ -103,7 +103,10 @@ impl SampledMoment {
             for holder in here.filter(|holder| holder.of_framework == of_framework) {
                 let of_cache = of_framework;
                 let owner = Owner { of_cache, ..Owner::of_memory(device, holder.stack) };
-                holdings.add(owner, Held { bytes: holder.highest, count: 1, ..Held::default() });
+                holdings.add(
+                    owner,
+                    HeldMemory { bytes: holder.highest, count: 1, ..HeldMemory::default() },
+                );
             }
             let mut holders = classifier.holders(&holdings, GroupBy::Line);
             holders.retain(|holder| holder.bytes > 0);

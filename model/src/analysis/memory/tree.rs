@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId, StackId};
 
-use super::holdings::{Held, Holdings};
+use super::holdings::{HeldMemory, Holdings};
 use super::moment::Level;
 use crate::analysis::{StackClassifier, autograd};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
@@ -17,34 +17,34 @@ use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 pub struct Node {
     pub name: String,
     #[serde(flatten)]
-    pub held: Held,
+    pub held: HeldMemory,
     /// Largest first.
     pub children: Vec<Node>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum NodeKey {
     Frame(u32),
     Text(String),
 }
 
 #[derive(Debug, Default)]
-struct Builder {
-    held: Held,
-    children: FxHashMap<Key, Builder>,
+struct NodeBuilder {
+    held: HeldMemory,
+    children: FxHashMap<NodeKey, NodeBuilder>,
 }
 
 /// A tree of one device, under construction.
 pub struct Tree<'c, 's> {
     classifier: &'c StackClassifier<'s>,
     fold: bool,
-    root: Builder,
+    root: NodeBuilder,
 }
 
 impl<'c, 's> Tree<'c, 's> {
     /// An empty tree. `fold`: leave out frames that only pass a call on.
     pub fn new(classifier: &'c StackClassifier<'s>, fold: bool) -> Tree<'c, 's> {
-        Tree { classifier, fold, root: Builder::default() }
+        Tree { classifier, fold, root: NodeBuilder::default() }
     }
 
     /// Adds the holdings of a device, where wanted below their libraries.
@@ -60,7 +60,12 @@ impl<'c, 's> Tree<'c, 's> {
     }
 
     /// Adds memory below its frames, and these below a node of this name.
-    pub(in crate::analysis) fn add(&mut self, above: Option<String>, stack: StackId, held: Held) {
+    pub(in crate::analysis) fn add(
+        &mut self,
+        above: Option<String>,
+        stack: StackId,
+        held: HeldMemory,
+    ) {
         self.add_below(above, stack, held, None);
     }
 
@@ -69,7 +74,7 @@ impl<'c, 's> Tree<'c, 's> {
         &mut self,
         above: Option<String>,
         stack: StackId,
-        held: Held,
+        held: HeldMemory,
         leaf: Option<String>,
     ) {
         let frames = self.classifier.shown_frames(stack, self.fold);
@@ -79,13 +84,13 @@ impl<'c, 's> Tree<'c, 's> {
             (_, false) => None,
         };
         let path = match none {
-            Some(name) => vec![Key::Text(name.to_string())],
-            None => frames.into_iter().rev().map(Key::Frame).collect(),
+            Some(name) => vec![NodeKey::Text(name.to_string())],
+            None => frames.into_iter().rev().map(NodeKey::Frame).collect(),
         };
         let mut node = &mut self.root;
         node.held.add(held);
-        let leaf = leaf.map(Key::Text);
-        for key in above.map(Key::Text).into_iter().chain(path).chain(leaf) {
+        let leaf = leaf.map(NodeKey::Text);
+        for key in above.map(NodeKey::Text).into_iter().chain(path).chain(leaf) {
             node = node.children.entry(key).or_default();
             node.held.add(held);
         }
@@ -103,10 +108,10 @@ pub fn taken_by_driver(cause: Cause) -> String {
     format!("{}, taken by the driver", cause.words())
 }
 
-fn build(classifier: &StackClassifier, name: String, node: Builder) -> Node {
-    let named = |key: &Key| match key {
-        Key::Text(text) => text.clone(),
-        Key::Frame(index) => {
+fn build(classifier: &StackClassifier, name: String, node: NodeBuilder) -> Node {
+    let named = |key: &NodeKey| match key {
+        NodeKey::Text(text) => text.clone(),
+        NodeKey::Frame(index) => {
             let frame = &classifier.symbols.frames()[*index as usize];
             let function = autograd::display_name(&frame.function);
             match frame.place() {

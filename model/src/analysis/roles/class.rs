@@ -42,7 +42,7 @@ pub(in crate::analysis) enum StackClass {
 
 /// The part of a step that runs while memory of a class is allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::analysis) enum Phase {
+pub(in crate::analysis) enum TrainingPhase {
     #[default]
     Outside,
     Forward,
@@ -52,16 +52,16 @@ pub(in crate::analysis) enum Phase {
 
 impl StackClass {
     /// The phase of an allocation of this class. `None`: it may happen in any phase.
-    pub(in crate::analysis) fn phase(self) -> Option<Phase> {
+    pub(in crate::analysis) fn phase(self) -> Option<TrainingPhase> {
         match self {
             StackClass::Outside | StackClass::Constructor | StackClass::Load | StackClass::Copy => {
-                Some(Phase::Outside)
+                Some(TrainingPhase::Outside)
             }
-            StackClass::Forward => Some(Phase::Forward),
+            StackClass::Forward => Some(TrainingPhase::Forward),
             StackClass::Backward | StackClass::Accumulate | StackClass::Recompute => {
-                Some(Phase::Backward)
+                Some(TrainingPhase::Backward)
             }
-            StackClass::Optimizer | StackClass::OptimizerState => Some(Phase::Optimizer),
+            StackClass::Optimizer | StackClass::OptimizerState => Some(TrainingPhase::Optimizer),
             StackClass::Unknown | StackClass::Cache | StackClass::Is(_) | StackClass::Compiled => {
                 None
             }

@@ -8,8 +8,8 @@ use std::borrow::Borrow;
 
 use vramtrace_format::{DeviceId, Header, Kind, StackId, Stamped, ThreadId};
 
-use super::class::{Phase, StackClass, StackClasses};
-use super::life::{End, Learned, Life, Progress, Site};
+use super::class::{StackClass, StackClasses, TrainingPhase};
+use super::life::{End, Learned, Life, StackAndSize, TrainingProgress};
 use super::{LiveRoles, Role, rules};
 use crate::replay::{
     AllocCause, ByDevice, DeviceState, FreeCause, Key, Live, Mapping, Observer, Slots, Until,
@@ -147,7 +147,7 @@ impl RoleLearner {
 struct Ended {
     key: Key,
     time_ns: u64,
-    site: Site,
+    site: StackAndSize,
     life: Life,
 }
 
@@ -251,7 +251,7 @@ struct Waiting {
     made_offset: u64,
     class: StackClass,
     older: bool,
-    born: Progress,
+    born: TrainingProgress,
 }
 
 /// An allocation that was freed since the last allocation.
@@ -264,20 +264,20 @@ struct Freed {
 }
 
 impl Waiting {
-    fn life(&self, ended: Progress, end: End) -> Life {
+    fn life(&self, ended: TrainingProgress, end: End) -> Life {
         let Waiting { class, older, born, .. } = *self;
         Life { class, born, older, ended, end }
     }
 
-    fn site(&self) -> Site {
-        Site { stack: self.live.stack, bytes: self.live.size }
+    fn site(&self) -> StackAndSize {
+        StackAndSize { stack: self.live.stack, bytes: self.live.size }
     }
 }
 
 #[derive(Clone, Debug, Default)]
 struct Follower<C, F> {
     classes: C,
-    progress: Progress,
+    progress: TrainingProgress,
     live: Slots<Waiting>,
     /// Freed since the last allocation: the next one gives the phase.
     freed: Vec<Freed>,
@@ -286,7 +286,7 @@ struct Follower<C, F> {
 
 impl<C: Borrow<StackClasses>, F: Sink> Follower<C, F> {
     fn new(classes: C, sink: F) -> Follower<C, F> {
-        let progress = Progress::default();
+        let progress = TrainingProgress::default();
         Follower { classes, progress, live: Slots::default(), freed: Vec::new(), sink }
     }
 
@@ -347,7 +347,7 @@ impl<C: Borrow<StackClasses>, F: Sink> Follower<C, F> {
 
     /// Reports the frees since the last allocation. `ended`: the progress at them, which allocations alone change. `next`: the
     /// phase of the next allocation, if there is one.
-    fn end_freed(&mut self, ended: Progress, next: Option<Phase>) {
+    fn end_freed(&mut self, ended: TrainingProgress, next: Option<TrainingPhase>) {
         for Freed { of, at, same_thread } in &self.freed {
             let end = End::Freed { same_thread: *same_thread, next };
             self.sink.ended(&of.life(ended, end), of, Some(*at));

@@ -6,39 +6,39 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::StackId;
 
 use super::Role;
-use super::class::{Phase, StackClass};
+use super::class::{StackClass, TrainingPhase};
 
 /// The progress of the program: the number of phases that have begun, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(super) struct TrainingProgress {
     pub forwards: u32,
     pub backwards: u32,
     pub optimizers: u32,
     /// Number of allocations in backward passes.
     pub in_backward: u32,
     /// The current phase.
-    pub phase: Phase,
-    /// The last phase that was not [`Phase::Outside`].
-    pub last: Phase,
+    pub phase: TrainingPhase,
+    /// The last phase that was not [`TrainingPhase::Outside`].
+    pub last: TrainingPhase,
 }
 
-impl Progress {
+impl TrainingProgress {
     /// Counts an allocation of this class.
     pub(super) fn step(&mut self, class: StackClass) {
         let Some(phase) = class.phase() else { return };
         if phase != self.phase {
             match phase {
-                Phase::Forward => self.forwards += 1,
-                Phase::Backward => self.backwards += 1,
-                Phase::Optimizer => self.optimizers += 1,
-                Phase::Outside => {}
+                TrainingPhase::Forward => self.forwards += 1,
+                TrainingPhase::Backward => self.backwards += 1,
+                TrainingPhase::Optimizer => self.optimizers += 1,
+                TrainingPhase::Outside => {}
             }
             self.phase = phase;
         }
-        if phase != Phase::Outside {
+        if phase != TrainingPhase::Outside {
             self.last = phase;
         }
-        self.in_backward += u32::from(phase == Phase::Backward);
+        self.in_backward += u32::from(phase == TrainingPhase::Backward);
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) const KEPT: u32 = 3;
 pub(super) enum End {
     /// It was freed. `same_thread`: by the thread that allocated it. `next`: the phase of the next
     /// allocation; `None`: there was none.
-    Freed { same_thread: bool, next: Option<Phase> },
+    Freed { same_thread: bool, next: Option<TrainingPhase> },
     /// It was live at the end of the trace, or before missing events.
     NotSeen,
 }
@@ -59,10 +59,10 @@ pub(super) enum End {
 pub(super) struct Life {
     pub class: StackClass,
     /// The progress at its allocation, itself included.
-    pub born: Progress,
+    pub born: TrainingProgress,
     /// It was allocated before the events that are in the file.
     pub older: bool,
-    pub ended: Progress,
+    pub ended: TrainingProgress,
     pub end: End,
 }
 
@@ -99,7 +99,7 @@ impl Life {
     }
 
     /// Whether it was freed in this phase, and the phase continued.
-    pub(super) fn freed_amid(&self, phase: Phase) -> bool {
+    pub(super) fn freed_amid(&self, phase: TrainingPhase) -> bool {
         let went_on = matches!(self.end, End::Freed { next, .. } if next == Some(phase));
         self.ended.phase == phase && went_on
     }
@@ -107,7 +107,7 @@ impl Life {
 
 /// Allocations with the same stack and size mostly have the same role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Site {
+pub(super) struct StackAndSize {
     pub stack: StackId,
     pub bytes: u64,
 }
@@ -149,19 +149,19 @@ impl Gradients {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learned {
-    ended: Progress,
-    sites: FxHashMap<Site, Fate>,
+    ended: TrainingProgress,
+    sites: FxHashMap<StackAndSize, Fate>,
     /// By size.
     gradients: FxHashMap<u64, Gradients>,
     /// Sites of kept memory with the size of gradients, of which there are fewer.
-    surplus: FxHashSet<Site>,
+    surplus: FxHashSet<StackAndSize>,
     /// The highest number of backward passes that began during the life of a freed gradient.
     gradient_life: Option<u32>,
 }
 
 impl Learned {
     /// Adds one allocation whose life has ended.
-    pub(super) fn note(&mut self, life: &Life, site: Site, role: Role) {
+    pub(super) fn note(&mut self, life: &Life, site: StackAndSize, role: Role) {
         if role == Role::Gradients && life.class == StackClass::Backward {
             self.gradients.entry(site.bytes).or_default().add(life.born.backwards);
             if life.is_freed() {
@@ -186,17 +186,17 @@ impl Learned {
         }
     }
 
-    pub(super) fn finish(&mut self, ended: Progress) {
+    pub(super) fn finish(&mut self, ended: TrainingProgress) {
         self.ended = ended;
         self.surplus = self.find_surplus();
     }
 
     /// Each weight has one gradient. Of kept memory with the size of gradients, what modules load counts first, then
     /// the stacks in the order in which the program came to them; what is beyond the gradients is no weight.
-    fn find_surplus(&self) -> FxHashSet<Site> {
+    fn find_surplus(&self) -> FxHashSet<StackAndSize> {
         let may_be_weights =
             |class| matches!(class, StackClass::Load | StackClass::Copy | StackClass::Outside);
-        let mut kept: Vec<(Site, StackClass, u32)> = self
+        let mut kept: Vec<(StackAndSize, StackClass, u32)> = self
             .sites
             .iter()
             .filter(|(_, fate)| fate.kept > 0 && may_be_weights(fate.class))
@@ -218,7 +218,7 @@ impl Learned {
     }
 
     /// Whether weights with gradients leave nothing for this site: it holds something else of their size.
-    pub(super) fn is_surplus(&self, site: Site) -> bool {
+    pub(super) fn is_surplus(&self, site: StackAndSize) -> bool {
         self.surplus.contains(&site)
     }
 
@@ -241,12 +241,12 @@ impl Learned {
     }
 
     /// Whether a single forward pass made all kept allocations of this site.
-    pub(super) fn is_kept_once(&self, site: Site) -> bool {
+    pub(super) fn is_kept_once(&self, site: StackAndSize) -> bool {
         self.sites.get(&site).is_none_or(|fate| fate.kept_rounds <= 1)
     }
 
     /// The most frequent role of this site's freed allocations.
-    pub(super) fn usual(&self, site: Site) -> Option<Role> {
+    pub(super) fn usual(&self, site: StackAndSize) -> Option<Role> {
         let fate = self.sites.get(&site)?;
         let most = Role::ALL.into_iter().max_by_key(|role| fate.roles[role.index()])?;
         (fate.roles[most.index()] > 0).then_some(most)

@@ -2,14 +2,14 @@
 //! has the reasons.
 
 use super::Role;
-use super::class::{Phase, StackClass};
-use super::life::{End, KEPT, Learned, Life, Site};
+use super::class::{StackClass, TrainingPhase};
+use super::life::{End, KEPT, Learned, Life, StackAndSize};
 
 /// In a backward pass that the end of the trace interrupts, memory that is older than this many of its
 /// allocations counts as a gradient: what one node passes to the next is freed sooner.
 const NODES: u32 = 32;
 
-pub(super) fn role(life: &Life, site: Site, learned: &Learned) -> Role {
+pub(super) fn role(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     match life.class {
         StackClass::Is(role) => role,
         StackClass::Accumulate => Role::Gradients,
@@ -41,7 +41,7 @@ fn cache(life: &Life, learned: &Learned) -> Role {
     if life.backwards() > 0 && life.backwards() < KEPT {
         return Role::Activations;
     }
-    match life.is_freed() && life.forwards() == 0 && life.ended.phase == Phase::Forward {
+    match life.is_freed() && life.forwards() == 0 && life.ended.phase == TrainingPhase::Forward {
         true => within_forward(learned),
         false => Role::KvCache,
     }
@@ -55,7 +55,7 @@ fn within_forward(learned: &Learned) -> Role {
     }
 }
 
-fn forward(life: &Life, site: Site, learned: &Learned) -> Role {
+fn forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     if life.older || life.is_kept() {
         return kept_from_forward(life, site, learned);
     }
@@ -64,13 +64,13 @@ fn forward(life: &Life, site: Site, learned: &Learned) -> Role {
     }
     if life.forwards() == 0 {
         return match life.ended.phase {
-            Phase::Forward => within_forward(learned),
+            TrainingPhase::Forward => within_forward(learned),
             _ => Role::Activations,
         };
     }
     // Memory that a later forward pass reads and replaces is freed during that pass. The result that a
     // variable holds until the next one replaces it is freed after that pass.
-    match life.freed_amid(Phase::Forward) && !learned.trains() {
+    match life.freed_amid(TrainingPhase::Forward) && !learned.trains() {
         true => Role::KvCache,
         false => Role::Activations,
     }
@@ -78,7 +78,7 @@ fn forward(life: &Life, site: Site, learned: &Learned) -> Role {
 
 /// A library allocates its workspace at the first use, below a line that allocates activations as well.
 /// Memory that several passes keep is no workspace.
-fn kept_from_forward(life: &Life, site: Site, learned: &Learned) -> Role {
+fn kept_from_forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     if learned.is_kept_once(site) {
         return Role::Workspace;
     }
@@ -88,7 +88,7 @@ fn kept_from_forward(life: &Life, site: Site, learned: &Learned) -> Role {
     }
 }
 
-fn backward(life: &Life, site: Site, learned: &Learned) -> Role {
+fn backward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     // Each backward pass allocates new gradients, unless the program sets them to zero in place.
     let renewed = learned.gradient_life();
     if renewed.is_some_and(|most| life.backwards() >= KEPT.max(2 * most)) && !life.is_freed() {
@@ -110,7 +110,7 @@ fn backward(life: &Life, site: Site, learned: &Learned) -> Role {
     }
 }
 
-fn optimizer(life: &Life, site: Site, learned: &Learned) -> Role {
+fn optimizer(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     if !life.within_phase() {
         return Role::OptimizerState;
     }
@@ -125,7 +125,7 @@ fn optimizer(life: &Life, site: Site, learned: &Learned) -> Role {
 }
 
 /// Memory that the program's own lines allocate, between the calls of modules.
-fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
+fn outside(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     if life.older || life.is_kept() {
         // A parameter without a module has the size of a gradient.
         let has_gradient = learned.makes_gradients_of(site.bytes);
@@ -138,9 +138,9 @@ fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
             _ => learned.usual(site).unwrap_or(Role::Unknown),
         };
     }
-    let after_forward = life.born.last == Phase::Forward;
+    let after_forward = life.born.last == TrainingPhase::Forward;
     let functional = learned.forwards() == 0;
-    if life.backwards() > 0 || life.ended.phase == Phase::Backward {
+    if life.backwards() > 0 || life.ended.phase == TrainingPhase::Backward {
         // The loss is allocated after the forward pass; a model without modules allocates all here.
         return match after_forward || functional {
             true => Role::Activations,
@@ -161,19 +161,19 @@ fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
 mod tests {
     use vramtrace_format::StackId;
 
-    use super::super::life::Progress;
+    use super::super::life::TrainingProgress;
     use super::*;
 
-    const SITE: Site = Site { stack: StackId(7), bytes: 1 << 20 };
+    const SITE: StackAndSize = StackAndSize { stack: StackId(7), bytes: 1 << 20 };
 
     /// A life that began in `born` and ended `forwards`, `backwards` phases later in `phase`.
     fn life(
         class: StackClass,
-        born: Phase,
+        born: TrainingPhase,
         (forwards, backwards): (u32, u32),
-        phase: Phase,
+        phase: TrainingPhase,
     ) -> Life {
-        let begin = Progress {
+        let begin = TrainingProgress {
             forwards: 5,
             backwards: 5,
             optimizers: 5,
@@ -181,7 +181,7 @@ mod tests {
             phase: born,
             last: born,
         };
-        let ended = Progress {
+        let ended = TrainingProgress {
             forwards: 5 + forwards,
             backwards: 5 + backwards,
             phase,
@@ -199,39 +199,51 @@ mod tests {
     /// Of a program that trains.
     fn training() -> Learned {
         let mut learned = Learned::default();
-        learned.finish(Progress { forwards: 9, backwards: 9, ..Progress::default() });
+        learned.finish(TrainingProgress {
+            forwards: 9,
+            backwards: 9,
+            ..TrainingProgress::default()
+        });
         learned
     }
 
     fn inference() -> Learned {
         let mut learned = Learned::default();
-        learned.finish(Progress { forwards: 9, ..Progress::default() });
+        learned.finish(TrainingProgress { forwards: 9, ..TrainingProgress::default() });
         learned
     }
 
     #[test]
     fn an_optimizer_that_allocates_nothing_ends_no_backward() {
-        let freed = life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward);
+        let freed =
+            life(StackClass::Backward, TrainingPhase::Backward, (0, 0), TrainingPhase::Backward);
         assert_eq!(role(&freed, SITE, &training()), Role::Temporary, "by the engine's thread");
-        let end = End::Freed { same_thread: false, next: Some(Phase::Forward) };
+        let end = End::Freed { same_thread: false, next: Some(TrainingPhase::Forward) };
         assert_eq!(role(&Life { end, ..freed }, SITE, &training()), Role::Gradients);
     }
 
     #[test]
     fn what_a_run_died_with_in_backward_is_reported_by_its_like_or_by_its_age() {
         let mut learned = training();
-        let mut cut = kept(life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward));
+        let mut cut = kept(life(
+            StackClass::Backward,
+            TrainingPhase::Backward,
+            (0, 0),
+            TrainingPhase::Backward,
+        ));
         assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "just made");
         cut.ended.in_backward += 2 * NODES;
         assert_eq!(role(&cut, SITE, &learned), Role::Gradients, "outlived many nodes");
-        let earlier = life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward);
+        let earlier =
+            life(StackClass::Backward, TrainingPhase::Backward, (0, 0), TrainingPhase::Backward);
         learned.note(&earlier, SITE, Role::Temporary);
         assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "as all of its site were");
     }
 
     #[test]
     fn what_a_forward_keeps_once_is_scratch_and_again_and_again_is_not() {
-        let long = kept(life(StackClass::Forward, Phase::Forward, (9, 9), Phase::Outside));
+        let long =
+            kept(life(StackClass::Forward, TrainingPhase::Forward, (9, 9), TrainingPhase::Outside));
         let mut learned = training();
         learned.note(&long, SITE, Role::Activations);
         assert_eq!(role(&long, SITE, &learned), Role::Workspace);
@@ -243,9 +255,10 @@ mod tests {
 
     #[test]
     fn in_inference_what_the_next_forward_replaces_is_a_cache() {
-        let within = life(StackClass::Forward, Phase::Forward, (1, 0), Phase::Forward);
+        let within =
+            life(StackClass::Forward, TrainingPhase::Forward, (1, 0), TrainingPhase::Forward);
         assert_eq!(role(&within, SITE, &inference()), Role::KvCache);
-        let behind = End::Freed { same_thread: true, next: Some(Phase::Outside) };
+        let behind = End::Freed { same_thread: true, next: Some(TrainingPhase::Outside) };
         let result = Life { end: behind, ..within };
         assert_eq!(role(&result, SITE, &inference()), Role::Activations, "a variable held it");
         assert_eq!(role(&within, SITE, &training()), Role::Activations, "a validation loop");
@@ -253,10 +266,12 @@ mod tests {
 
     #[test]
     fn parameters_without_a_module_have_gradients_of_their_size() {
-        let long = kept(life(StackClass::Outside, Phase::Outside, (9, 9), Phase::Outside));
+        let long =
+            kept(life(StackClass::Outside, TrainingPhase::Outside, (9, 9), TrainingPhase::Outside));
         let mut learned = training();
         assert_eq!(role(&long, SITE, &learned), Role::Input, "a data set");
-        let gradient = life(StackClass::Backward, Phase::Backward, (1, 0), Phase::Outside);
+        let gradient =
+            life(StackClass::Backward, TrainingPhase::Backward, (1, 0), TrainingPhase::Outside);
         learned.note(&gradient, SITE, Role::Gradients);
         assert_eq!(role(&long, SITE, &learned), Role::Weights);
         assert_eq!(role(&long, SITE, &inference()), Role::Unknown);
@@ -264,10 +279,11 @@ mod tests {
 
     /// A program with two weights of a size that modules load, each with a gradient, and then other memory of the
     /// size, all of one stack of `class`.
-    fn with_weights(class: StackClass, loaded: u32, others: u32) -> (Learned, Site) {
+    fn with_weights(class: StackClass, loaded: u32, others: u32) -> (Learned, StackAndSize) {
         let mut learned = Learned::default();
-        let of = |stack| Site { stack: StackId(stack), ..SITE };
-        let long = |class| kept(life(class, Phase::Outside, (9, 9), Phase::Outside));
+        let of = |stack| StackAndSize { stack: StackId(stack), ..SITE };
+        let long =
+            |class| kept(life(class, TrainingPhase::Outside, (9, 9), TrainingPhase::Outside));
         for _ in 0..loaded {
             learned.note(&long(StackClass::Load), of(3), Role::Weights);
         }
@@ -276,19 +292,28 @@ mod tests {
         }
         for pass in 5..8 {
             for _ in 0..2 {
-                let mut gradient =
-                    life(StackClass::Backward, Phase::Backward, (1, 0), Phase::Outside);
+                let mut gradient = life(
+                    StackClass::Backward,
+                    TrainingPhase::Backward,
+                    (1, 0),
+                    TrainingPhase::Outside,
+                );
                 (gradient.born.backwards, gradient.ended.backwards) = (pass, pass);
                 learned.note(&gradient, of(9), Role::Gradients);
             }
         }
-        learned.finish(Progress { forwards: 9, backwards: 9, ..Progress::default() });
+        learned.finish(TrainingProgress {
+            forwards: 9,
+            backwards: 9,
+            ..TrainingProgress::default()
+        });
         (learned, of(2))
     }
 
     #[test]
     fn copies_of_weights_have_no_gradients_of_their_own() {
-        let copied = kept(life(StackClass::Copy, Phase::Outside, (9, 9), Phase::Outside));
+        let copied =
+            kept(life(StackClass::Copy, TrainingPhase::Outside, (9, 9), TrainingPhase::Outside));
         let (learned, site) = with_weights(StackClass::Copy, 2, 2);
         assert_eq!(role(&copied, site, &learned), Role::Copies, "for an average");
         let (learned, site) = with_weights(StackClass::Copy, 0, 2);
@@ -300,30 +325,37 @@ mod tests {
 
     #[test]
     fn in_a_loop_without_modules_what_is_beyond_the_gradients_is_not_known() {
-        let long = kept(life(StackClass::Outside, Phase::Outside, (9, 9), Phase::Outside));
+        let long =
+            kept(life(StackClass::Outside, TrainingPhase::Outside, (9, 9), TrainingPhase::Outside));
         let (mut learned, parameters) = with_weights(StackClass::Outside, 0, 2);
-        let momentum = Site { stack: StackId(4), ..SITE };
+        let momentum = StackAndSize { stack: StackId(4), ..SITE };
         learned.note(&long, momentum, Role::Unknown);
-        learned.finish(Progress { forwards: 9, backwards: 9, ..Progress::default() });
+        learned.finish(TrainingProgress {
+            forwards: 9,
+            backwards: 9,
+            ..TrainingProgress::default()
+        });
         assert_eq!(role(&long, parameters, &learned), Role::Weights, "the line that came first");
         assert_eq!(role(&long, momentum, &learned), Role::Unknown);
     }
 
     #[test]
     fn a_loss_is_an_activation_and_a_batch_is_input() {
-        let batch = life(StackClass::Outside, Phase::Outside, (1, 1), Phase::Outside);
+        let batch =
+            life(StackClass::Outside, TrainingPhase::Outside, (1, 1), TrainingPhase::Outside);
         assert_eq!(role(&batch, SITE, &training()), Role::Input);
-        let mut loss = life(StackClass::Outside, Phase::Outside, (0, 1), Phase::Backward);
-        loss.born.last = Phase::Forward;
+        let mut loss =
+            life(StackClass::Outside, TrainingPhase::Outside, (0, 1), TrainingPhase::Backward);
+        loss.born.last = TrainingPhase::Forward;
         assert_eq!(role(&loss, SITE, &training()), Role::Activations);
     }
 
     #[test]
     fn what_helps_to_load_is_gone_before_the_model_runs() {
-        let copy = life(StackClass::Load, Phase::Outside, (0, 0), Phase::Outside);
+        let copy = life(StackClass::Load, TrainingPhase::Outside, (0, 0), TrainingPhase::Outside);
         assert_eq!(role(&copy, SITE, &training()), Role::Temporary);
         assert_eq!(role(&kept(copy), SITE, &training()), Role::Weights);
-        let model = life(StackClass::Load, Phase::Outside, (3, 0), Phase::Outside);
+        let model = life(StackClass::Load, TrainingPhase::Outside, (3, 0), TrainingPhase::Outside);
         assert_eq!(role(&model, SITE, &inference()), Role::Weights, "of a model that was swapped");
     }
 }

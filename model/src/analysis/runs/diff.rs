@@ -150,27 +150,27 @@ fn line(holder: &Holder) -> LineUse {
 
 /// Bytes before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(into = "ChangeFacts")]
-pub struct Change {
+#[serde(into = "ByteChangeFacts")]
+pub struct ByteChange {
     pub before: u64,
     pub after: u64,
 }
 
 #[derive(Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-struct ChangeFacts {
+struct ByteChangeFacts {
     before_bytes: u64,
     after_bytes: u64,
     change_bytes: i64,
 }
 
-impl From<Change> for ChangeFacts {
-    fn from(of: Change) -> ChangeFacts {
-        ChangeFacts { before_bytes: of.before, after_bytes: of.after, change_bytes: of.bytes() }
+impl From<ByteChange> for ByteChangeFacts {
+    fn from(of: ByteChange) -> ByteChangeFacts {
+        ByteChangeFacts { before_bytes: of.before, after_bytes: of.after, change_bytes: of.bytes() }
     }
 }
 
-impl Change {
+impl ByteChange {
     /// Growth in bytes; negative: it shrank. More than an i64 holds counts as its largest value.
     pub fn bytes(self) -> i64 {
         match self.after.checked_sub(self.before) {
@@ -179,7 +179,7 @@ impl Change {
         }
     }
 
-    fn add(&mut self, other: Change) {
+    fn add(&mut self, other: ByteChange) {
         self.before = self.before.saturating_add(other.before);
         self.after = self.after.saturating_add(other.after);
     }
@@ -198,8 +198,8 @@ pub struct LineChange {
     #[serde(flatten)]
     pub name: LineName,
     #[serde(flatten)]
-    #[cfg_attr(feature = "schemas", schemars(with = "ChangeFacts"))]
-    pub bytes: Change,
+    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
+    pub bytes: ByteChange,
 }
 
 /// The change of a role or of a library.
@@ -208,11 +208,11 @@ pub struct LineChange {
 struct PartChange<'p> {
     name: &'p str,
     #[serde(flatten)]
-    #[cfg_attr(feature = "schemas", schemars(with = "ChangeFacts"))]
-    bytes: Change,
+    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
+    bytes: ByteChange,
 }
 
-fn parts<S: Serializer>(all: &[(String, Change)], to: S) -> Result<S::Ok, S::Error> {
+fn parts<S: Serializer>(all: &[(String, ByteChange)], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(all.iter().map(|(name, bytes)| PartChange { name, bytes: *bytes }))
 }
 
@@ -221,26 +221,26 @@ fn parts<S: Serializer>(all: &[(String, Change)], to: S) -> Result<S::Ok, S::Err
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Difference {
     pub name: String,
-    #[cfg_attr(feature = "schemas", schemars(with = "ChangeFacts"))]
-    pub in_use: Change,
-    #[cfg_attr(feature = "schemas", schemars(with = "ChangeFacts"))]
-    pub free_in_cache: Change,
-    #[cfg_attr(feature = "schemas", schemars(with = "ChangeFacts"))]
-    pub peak: Change,
+    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
+    pub in_use: ByteChange,
+    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
+    pub free_in_cache: ByteChange,
+    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
+    pub peak: ByteChange,
     /// The largest change first.
     #[serde(serialize_with = "parts")]
     #[cfg_attr(feature = "schemas", schemars(with = "Vec<PartChange>"))]
-    pub roles: Vec<(String, Change)>,
+    pub roles: Vec<(String, ByteChange)>,
     #[serde(serialize_with = "parts")]
     #[cfg_attr(feature = "schemas", schemars(with = "Vec<PartChange>"))]
-    pub libraries: Vec<(String, Change)>,
+    pub libraries: Vec<(String, ByteChange)>,
     /// The largest change first. Their sum is the change of `in_use`.
     pub lines: Vec<LineChange>,
 }
 
 impl Difference {
     /// The first figure that grew by more than `tolerance` (0.05 is 5 %), with its name.
-    pub fn growth(&self, tolerance: f64) -> Option<(&'static str, Change)> {
+    pub fn growth(&self, tolerance: f64) -> Option<(&'static str, ByteChange)> {
         let figures = [("memory in use", self.in_use), ("the peak", self.peak)];
         figures.into_iter().find(|(_, change)| change.bytes() > 0 && change.part() > tolerance)
     }
@@ -269,9 +269,9 @@ pub fn compare(before: &[DeviceUse], after: &[DeviceUse]) -> Vec<Difference> {
 
 fn difference(before: &DeviceUse, after: &DeviceUse, name: String) -> Difference {
     let change =
-        |figure: fn(&DeviceUse) -> u64| Change { before: figure(before), after: figure(after) };
-    let sorted = |all: BTreeMap<String, Change>| {
-        let mut all: Vec<(String, Change)> = all.into_iter().collect();
+        |figure: fn(&DeviceUse) -> u64| ByteChange { before: figure(before), after: figure(after) };
+    let sorted = |all: BTreeMap<String, ByteChange>| {
+        let mut all: Vec<(String, ByteChange)> = all.into_iter().collect();
         all.sort_by_key(|(_, change)| Reverse(change.bytes().unsigned_abs()));
         all
     };
@@ -294,13 +294,13 @@ fn difference(before: &DeviceUse, after: &DeviceUse, name: String) -> Difference
 fn changes<N: Ord>(
     before: impl Iterator<Item = (N, u64)>,
     after: impl Iterator<Item = (N, u64)>,
-) -> BTreeMap<N, Change> {
-    let mut all: BTreeMap<N, Change> = BTreeMap::new();
+) -> BTreeMap<N, ByteChange> {
+    let mut all: BTreeMap<N, ByteChange> = BTreeMap::new();
     for (name, bytes) in before {
-        all.entry(name).or_default().add(Change { before: bytes, after: 0 });
+        all.entry(name).or_default().add(ByteChange { before: bytes, after: 0 });
     }
     for (name, bytes) in after {
-        all.entry(name).or_default().add(Change { before: 0, after: bytes });
+        all.entry(name).or_default().add(ByteChange { before: 0, after: bytes });
     }
     all
 }
@@ -321,12 +321,12 @@ fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
         }
     }
     for mut lines in moved.into_values() {
-        let on = |side: fn(Change) -> u64| lines.iter().any(|line| side(line.bytes) > 0);
+        let on = |side: fn(ByteChange) -> u64| lines.iter().any(|line| side(line.bytes) > 0);
         if !(on(|bytes| bytes.before) && on(|bytes| bytes.after)) {
             all.append(&mut lines);
             continue;
         }
-        let mut sum = Change::default();
+        let mut sum = ByteChange::default();
         lines.iter().for_each(|line| sum.add(line.bytes));
         // The name of the line that holds most of it now.
         let named = lines.into_iter().max_by_key(|line| line.bytes.after);
@@ -370,7 +370,7 @@ mod tests {
         let after = usage(&[("forward", 10, 1000), ("attention", 20, 600), ("new", 31, 30)]);
         let all = compare(&before, &after);
         let [difference] = &all[..] else { panic!("one device") };
-        assert_eq!(difference.in_use, Change { before: 1540, after: 1630 });
+        assert_eq!(difference.in_use, ByteChange { before: 1540, after: 1630 });
         let sum: i64 = difference.lines.iter().map(|line| line.bytes.bytes()).sum();
         assert_eq!(sum, difference.in_use.bytes());
         let grew = difference.grew_most().unwrap();
@@ -401,7 +401,7 @@ mod tests {
         // Moved: the line that holds most names them.
         let moved = compare(&usage(&[("step", 40, 1500)]), &after);
         assert_eq!(moved[0].lines[0].name.line, Some(44));
-        assert_eq!(moved[0].lines[0].bytes, Change { before: 1500, after: 1500 });
+        assert_eq!(moved[0].lines[0].bytes, ByteChange { before: 1500, after: 1500 });
     }
 
     #[test]
@@ -428,21 +428,21 @@ mod tests {
             (1 << 63, 0, i64::MIN),
             (most, most - 5, -5),
         ] {
-            assert_eq!(Change { before, after }.bytes(), bytes);
+            assert_eq!(ByteChange { before, after }.bytes(), bytes);
         }
         let large = usage(&[("forward", 1, 1 << 63)]);
         let mut twice = large.clone();
         let line = twice[0].lines[0].clone();
         twice[0].lines.push(line);
         let all = compare(&large, &twice);
-        assert_eq!(all[0].lines[0].bytes, Change { before: 1 << 63, after: most });
+        assert_eq!(all[0].lines[0].bytes, ByteChange { before: 1 << 63, after: most });
     }
 
     #[test]
     fn devices_of_one_side_alone_are_compared_with_nothing() {
         let (none, some) = (Vec::new(), usage(&[("forward", 1, 100)]));
-        assert_eq!(compare(&none, &some)[0].in_use, Change { before: 0, after: 100 });
-        assert_eq!(compare(&some, &none)[0].in_use, Change { before: 100, after: 0 });
+        assert_eq!(compare(&none, &some)[0].in_use, ByteChange { before: 0, after: 100 });
+        assert_eq!(compare(&some, &none)[0].in_use, ByteChange { before: 100, after: 0 });
         assert!(compare(&some, &none)[0].growth(0.0).is_none());
     }
 }

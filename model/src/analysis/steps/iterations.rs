@@ -12,7 +12,7 @@ use super::step::{Apart, InStep, NoSteps, Step, StepState, Steps};
 
 /// Forward and backward passes, and what ends them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Group {
+pub(super) struct PassGroup {
     /// Indexes of its first pass, and of the last one.
     pub first: usize,
     pub last: usize,
@@ -33,7 +33,7 @@ pub(super) struct Group {
     pub in_optimizer: bool,
 }
 
-impl Group {
+impl PassGroup {
     /// An optimizer ran in it, or was about to.
     pub(super) fn is_updated(&self) -> bool {
         !self.callers.is_empty() || self.scaler
@@ -46,9 +46,9 @@ impl Group {
 
 /// Groups in their order. A forward pass before the first backward pass belongs to the group where its memory is
 /// freed in backward, or where it is the last one.
-pub(super) fn groups(passes: &[Pass]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    let mut open: Option<Group> = None;
+pub(super) fn groups(passes: &[Pass]) -> Vec<PassGroup> {
+    let mut groups: Vec<PassGroup> = Vec::new();
+    let mut open: Option<PassGroup> = None;
     // Forward passes since the last pass of `open`.
     let mut forwards: Vec<usize> = Vec::new();
     for (index, pass) in passes.iter().enumerate() {
@@ -64,9 +64,9 @@ pub(super) fn groups(passes: &[Pass]) -> Vec<Group> {
                 let fed = forwards.iter().find(|pass| passes[**pass].feeds);
                 let last = forwards.last();
                 groups.extend(open.take_if(|open| open.is_closed()));
-                let group = open.get_or_insert_with(|| Group {
+                let group = open.get_or_insert_with(|| PassGroup {
                     first: *fed.or(last).unwrap_or(&index),
-                    ..Group::default()
+                    ..PassGroup::default()
                 });
                 group.backward_passes += 1;
                 group.last = index;
@@ -91,7 +91,7 @@ pub(super) fn groups(passes: &[Pass]) -> Vec<Group> {
     let cut = cut_off(passes, &forwards);
     match (open, cut) {
         (Some(open), Some(cut)) if !open.is_closed() => {
-            groups.push(Group { last: cut.last, failed: true, ..open });
+            groups.push(PassGroup { last: cut.last, failed: true, ..open });
         }
         (open, cut) => {
             groups.extend(open);
@@ -104,16 +104,16 @@ pub(super) fn groups(passes: &[Pass]) -> Vec<Group> {
 
 /// The forward pass of an iteration that ended out of memory: it still held what it had allocated. One that
 /// evaluates frees it as it goes.
-fn cut_off(passes: &[Pass], forwards: &[usize]) -> Option<Group> {
+fn cut_off(passes: &[Pass], forwards: &[usize]) -> Option<PassGroup> {
     let last = *forwards.last()?;
     let (live, allocated) = passes[last].failed?;
     let holds = live.saturating_mul(2) >= allocated && (allocated > 0 || forwards.len() == 1);
-    holds.then(|| Group { first: last, last, failed: true, ..Group::default() })
+    holds.then(|| PassGroup { first: last, last, failed: true, ..PassGroup::default() })
 }
 
 /// Some iterations begin with passes that keep nothing for backward, as those of a teacher or of a target network.
 /// Where most groups have such passes, they belong to the groups.
-fn with_passes_before(groups: &mut [Group], passes: &[Pass]) {
+fn with_passes_before(groups: &mut [PassGroup], passes: &[Pass]) {
     let mut before: Vec<usize> = Vec::new();
     let mut from = 0;
     for group in &*groups {
@@ -149,7 +149,7 @@ const TURN: usize = 3;
 
 /// `groups`: at least one. `sets`: the gradients of groups. `parts`: only some of the gradients were freed.
 pub(super) fn cycles(
-    groups: &[Group],
+    groups: &[PassGroup],
     sets: &[Gradients],
     parts: bool,
 ) -> Result<Vec<Cycle>, NoSteps> {
@@ -202,7 +202,7 @@ pub(super) fn cycles(
 }
 
 /// Whether steps of the optimizer are seen. Some allocate their state in the first one, and never again.
-fn is_by_optimizer(groups: &[Group]) -> bool {
+fn is_by_optimizer(groups: &[PassGroup]) -> bool {
     let seen = groups.iter().filter(|group| !group.callers.is_empty()).count();
     let first = groups.iter().find(|group| !group.scaler || !group.callers.is_empty());
     let begins = first.is_some_and(|group| !group.callers.is_empty());
@@ -211,7 +211,7 @@ fn is_by_optimizer(groups: &[Group]) -> bool {
 }
 
 /// Each group is an iteration, if all have the same gradients.
-fn by_gradients(groups: &[Group], sets: &[Gradients]) -> Result<Vec<Cycle>, NoSteps> {
+fn by_gradients(groups: &[PassGroup], sets: &[Gradients]) -> Result<Vec<Cycle>, NoSteps> {
     let Some((last, earlier)) = groups.split_last() else { return Err(NoSteps::NoBackward) };
     let mut passes: Vec<usize> = earlier.iter().map(|group| group.backward_passes).collect();
     passes.sort_unstable();
@@ -219,7 +219,9 @@ fn by_gradients(groups: &[Group], sets: &[Gradients]) -> Result<Vec<Cycle>, NoSt
     if passes.last() > usual.map(|usual| usual * UNEVEN).as_ref() {
         return Err(NoSteps::NoUpdates);
     }
-    if !groups.iter().any(Group::is_updated) && gradients(groups, sets).any(|set| !set.of_weights) {
+    if !groups.iter().any(PassGroup::is_updated)
+        && gradients(groups, sets).any(|set| !set.of_weights)
+    {
         return Err(NoSteps::Inputs);
     }
     if !is_one_set(groups, sets) {
@@ -237,16 +239,16 @@ fn by_gradients(groups: &[Group], sets: &[Gradients]) -> Result<Vec<Cycle>, NoSt
 }
 
 fn gradients<'g>(
-    groups: &'g [Group],
+    groups: &'g [PassGroup],
     sets: &'g [Gradients],
 ) -> impl Iterator<Item = &'g Gradients> {
-    let of = |group: &Group| group.gradients.and_then(|index| sets.get(index));
+    let of = |group: &PassGroup| group.gradients.and_then(|index| sets.get(index));
     groups.iter().filter_map(of).filter(|set| !set.sizes.is_empty())
 }
 
 /// Whether all groups leave gradients of about the same parameters. Gradients that are kept from one iteration to the
 /// next are in the first group only.
-fn is_one_set(groups: &[Group], sets: &[Gradients]) -> bool {
+fn is_one_set(groups: &[PassGroup], sets: &[Gradients]) -> bool {
     let mut sets = gradients(groups, sets);
     let first = sets.next();
     sets.all(|set| first.is_none_or(|first| similar(first, set)))
@@ -269,7 +271,7 @@ fn similar(one: &Gradients, other: &Gradients) -> bool {
 }
 
 /// The groups of each iteration: one, or one of each optimizer where several alternate.
-fn turns(groups: &[Group]) -> Result<Vec<Range<usize>>, NoSteps> {
+fn turns(groups: &[PassGroup]) -> Result<Vec<Range<usize>>, NoSteps> {
     // Without an optimizer, a group may be in anyone's place.
     let letters: Vec<Option<&[u64]>> =
         groups.iter().map(|group| (!group.callers.is_empty()).then_some(&*group.callers)).collect();
@@ -321,7 +323,7 @@ fn period(letters: &[Option<&[u64]>]) -> Result<usize, NoSteps> {
 /// The iterations, and the forward passes between them.
 pub(super) fn iterations(
     passes: &[Pass],
-    groups: &[Group],
+    groups: &[PassGroup],
     cycles: Result<Vec<Cycle>, NoSteps>,
 ) -> Steps {
     let found = cycles.map(|cycles| {
@@ -339,7 +341,7 @@ pub(super) fn iterations(
     steps
 }
 
-fn step(number: usize, passes: &[Pass], groups: &[Group], cycle: &Cycle) -> Step {
+fn step(number: usize, passes: &[Pass], groups: &[PassGroup], cycle: &Cycle) -> Step {
     let groups_of = &groups[cycle.groups.clone()];
     let (first, last) = (groups_of[0].first, groups_of[groups_of.len() - 1].last);
     let of = &passes[first..=last];

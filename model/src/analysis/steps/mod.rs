@@ -15,4 +15,4 @@ mod step;
 mod tests;
 
 pub use passes::StepObserver;
-pub use step::{Apart, InStep, NoSteps, Place, Step, StepState, Steps, StepsFacts};
+pub use step::{Apart, EventPlace, InStep, NoSteps, Step, StepState, Steps, StepsFacts};

@@ -6,7 +6,7 @@ use vramtrace_format::DeviceId;
 
 use super::iterations::{cycles, groups, iterations};
 use super::passes::{Gradients, Pass, PassKind};
-use super::step::{NoSteps, Place, StepState, Steps};
+use super::step::{EventPlace, NoSteps, StepState, Steps};
 
 fn passes(text: &str) -> Vec<Pass> {
     let mut passes: Vec<Pass> = Vec::new();
@@ -28,8 +28,8 @@ fn passes(text: &str) -> Vec<Pass> {
             }
         };
         let at = passes.len() as u64 * 10;
-        let mut pass = Pass::new(kind, Place { offset: at, time_ns: at });
-        pass.end = Place { offset: at + 5, time_ns: at + 5 };
+        let mut pass = Pass::new(kind, EventPlace { offset: at, time_ns: at });
+        pass.end = EventPlace { offset: at + 5, time_ns: at + 5 };
         pass.feeds = letter == 'F';
         if kind == PassKind::Optimizer {
             pass.callers.push(letter as u64);

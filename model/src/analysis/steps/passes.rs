@@ -5,7 +5,7 @@ use vramtrace_format::{DeviceId, StackId, Stamped, ThreadId};
 
 use super::iterations::{cycles, groups, iterations};
 use super::stacks::{Caller, Sign, Signs};
-use super::step::{NoSteps, Place, Steps};
+use super::step::{EventPlace, NoSteps, Steps};
 use crate::replay::cache::CacheOomAt;
 use crate::replay::{AllocCause, ByDevice, DeviceState, FreeCause, Key, Live, Observer, Slots};
 use crate::symbols::Symbols;
@@ -33,9 +33,9 @@ pub(super) struct Gradients {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Pass {
     pub kind: PassKind,
-    pub begin: Place,
+    pub begin: EventPlace,
     /// The last event before the next pass.
-    pub end: Place,
+    pub end: EventPlace,
     /// Of a forward pass: a backward pass freed memory of it.
     pub feeds: bool,
     /// Of a forward pass: an optimizer called it.
@@ -51,8 +51,8 @@ pub(super) struct Pass {
     /// PyTorch gave up on a request in it: the bytes of this pass that were live then, and all that it had
     /// allocated.
     pub failed: Option<(u64, u64)>,
-    pub peak: (u64, Place),
-    pub settled: Option<Place>,
+    pub peak: (u64, EventPlace),
+    pub settled: Option<EventPlace>,
     pub devices: ByDevice<Figures>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Figures {
 }
 
 impl Pass {
-    pub(super) fn new(kind: PassKind, begin: Place) -> Pass {
+    pub(super) fn new(kind: PassKind, begin: EventPlace) -> Pass {
         Pass { kind, begin, end: begin, peak: (0, begin), ..Pass::default() }
     }
 }
@@ -402,8 +402,8 @@ impl StepObserver {
     }
 }
 
-fn place(at: &Stamped) -> Place {
-    Place { offset: at.offset, time_ns: at.time_ns }
+fn place(at: &Stamped) -> EventPlace {
+    EventPlace { offset: at.offset, time_ns: at.time_ns }
 }
 
 impl Observer for StepObserver {

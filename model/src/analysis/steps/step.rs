@@ -16,13 +16,13 @@ use crate::units::several;
 /// The place of an event in the trace. As JSON its seconds since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "f64")]
-pub struct Place {
+pub struct EventPlace {
     pub offset: u64,
     pub time_ns: u64,
 }
 
-impl From<Place> for f64 {
-    fn from(place: Place) -> f64 {
+impl From<EventPlace> for f64 {
+    fn from(place: EventPlace) -> f64 {
         place.time_ns as f64 / 1e9
     }
 }
@@ -45,11 +45,11 @@ pub struct Step {
     pub state: StepState,
     #[serde(rename = "begin_s")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
-    pub begin: Place,
+    pub begin: EventPlace,
     /// The last event before the next iteration, or before the forward passes that stand apart.
     #[serde(rename = "end_s")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
-    pub end: Place,
+    pub end: EventPlace,
     /// Up to the begin of the next iteration, if that follows at once; else to its end.
     #[serde(rename = "duration_s", serialize_with = "facts::seconds")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
@@ -57,7 +57,7 @@ pub struct Step {
     /// The moment when most was allocated on all devices together.
     #[serde(rename = "peak_s")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
-    pub peak: Place,
+    pub peak: EventPlace,
     /// Micro-batches; in a cycle of several optimizers, their backward passes together.
     pub backward_passes: usize,
     /// Steps of optimizers: 2 in the cycle of two.
@@ -98,10 +98,10 @@ pub struct Apart {
     pub forward_passes: usize,
     #[serde(rename = "begin_s")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
-    pub begin: Place,
+    pub begin: EventPlace,
     #[serde(rename = "end_s")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
-    pub end: Place,
+    pub end: EventPlace,
     #[serde(serialize_with = "facts::devices")]
     #[cfg_attr(feature = "schemas", schemars(with = "Vec<facts::OfDevice<InStep>>"))]
     pub devices: BTreeMap<DeviceId, InStep>,
@@ -209,7 +209,7 @@ impl Steps {
     }
 
     /// The event of a moment of an iteration.
-    pub fn moment(&self, asked: StepMoment) -> Option<Place> {
+    pub fn moment(&self, asked: StepMoment) -> Option<EventPlace> {
         let step = self.get(asked.number)?;
         Some(if asked.after { step.end } else { step.peak })
     }

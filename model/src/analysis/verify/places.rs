@@ -67,10 +67,10 @@ pub(super) fn check(at: &Stamped, state: &State, found: &mut Verification) {
 }
 
 /// Address, bytes and device.
-type Range = (u64, u64, Option<DeviceId>);
+type PlacedRange = (u64, u64, Option<DeviceId>);
 
 /// Those that begin before the one before them ends, with begin and end of that one.
-fn overlaps(mut ranges: Vec<Range>) -> Vec<(u64, u64, Range)> {
+fn overlaps(mut ranges: Vec<PlacedRange>) -> Vec<(u64, u64, PlacedRange)> {
     ranges.sort_unstable_by_key(|(address, ..)| *address);
     let (mut start, mut end) = (0, 0);
     let mut found = Vec::new();

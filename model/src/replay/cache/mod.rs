@@ -25,8 +25,8 @@ use vramtrace_format::{DeviceId, Kind};
 
 use super::live::{Key, Live, LiveSet};
 use super::mapping::{AddressSpace, Asleep, Mapping};
-pub(super) use ranges::Change;
-use ranges::{Range, Ranges};
+pub(super) use ranges::SegmentChange;
+use ranges::{DriverRange, Ranges};
 
 /// The effect of placing a block. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,7 +106,7 @@ impl CacheState {
         {
             // Unmapped parts have no memory, but belong to the segment.
             let end = address.saturating_add(size).min(reservation.end());
-            let range = Range::new(end, device, Backing::Mapping).inside(reservation.address);
+            let range = DriverRange::new(end, device, Backing::Mapping).inside(reservation.address);
             ranges.cover(address, end, range);
             known = known || ranges.begin_block(address);
             let rest = ranges.take_in(address, size, device);
@@ -150,11 +150,11 @@ impl CacheState {
         mapping: &Mapping,
         live: &LiveSet,
         space: &AddressSpace,
-    ) -> (Vec<Change>, Vec<(u64, u64)>) {
+    ) -> (Vec<SegmentChange>, Vec<(u64, u64)>) {
         self.add(mapping.address, mapped(mapping, live, space))
     }
 
-    fn add(&mut self, start: u64, range: Range) -> (Vec<Change>, Vec<(u64, u64)>) {
+    fn add(&mut self, start: u64, range: DriverRange) -> (Vec<SegmentChange>, Vec<(u64, u64)>) {
         if !self.is_used {
             return (Vec::new(), Vec::new());
         }
@@ -174,7 +174,7 @@ impl CacheState {
     /// Adds an unmapped part of a reservation.
     pub(super) fn put_asleep(&mut self, piece: &Asleep, reservation: u64) {
         if self.is_used {
-            let range = Range::new(piece.end(), piece.owner.device, Backing::Mapping);
+            let range = DriverRange::new(piece.end(), piece.owner.device, Backing::Mapping);
             self.ranges.add_paused(piece.address, range.inside(reservation));
         }
     }
@@ -202,18 +202,18 @@ impl CacheState {
 }
 
 /// An allocation as memory in which blocks may lie.
-fn allocated(key: Key, live: &Live) -> Option<(u64, Range)> {
+fn allocated(key: Key, live: &Live) -> Option<(u64, DriverRange)> {
     let own = key.space == vramtrace_format::Space::Device && live.kind != Kind::Imported;
     own.then(|| {
         let end = key.number.saturating_add(live.size);
-        (key.number, Range::new(end, live.device, Backing::Allocation))
+        (key.number, DriverRange::new(end, live.device, Backing::Allocation))
     })
 }
 
-fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> Range {
+fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> DriverRange {
     let object = live.get(Key::object(mapping.object));
     let device = object.map_or(DeviceId::UNKNOWN, |object| object.device);
-    let range = Range::new(mapping.end(), device, Backing::Mapping);
+    let range = DriverRange::new(mapping.end(), device, Backing::Mapping);
     range.inside(reservation_of(mapping.address, space))
 }
 

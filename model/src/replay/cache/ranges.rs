@@ -19,7 +19,7 @@ pub enum Backing {
 
 /// Bytes by which the segments of a device grew or shrank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::replay) struct Change {
+pub(in crate::replay) struct SegmentChange {
     pub device: DeviceId,
     pub reserved: i128,
     /// Change of the paused bytes.
@@ -29,7 +29,7 @@ pub(in crate::replay) struct Change {
 /// The effect of the end of an allocation.
 #[derive(Debug, Default)]
 pub(in crate::replay) struct Gone {
-    pub change: Option<Change>,
+    pub change: Option<SegmentChange>,
     /// It still held blocks.
     pub blocks: bool,
 }
@@ -45,7 +45,7 @@ pub(super) struct Over {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
+pub(super) struct DriverRange {
     pub end: u64,
     pub device: DeviceId,
     pub backing: Backing,
@@ -59,19 +59,27 @@ pub(super) struct Range {
     blocks: u32,
 }
 
-impl Range {
-    pub(super) fn new(end: u64, device: DeviceId, backing: Backing) -> Range {
-        Range { end, device, backing, reservation: 0, cached: false, resident: true, blocks: 0 }
+impl DriverRange {
+    pub(super) fn new(end: u64, device: DeviceId, backing: Backing) -> DriverRange {
+        DriverRange {
+            end,
+            device,
+            backing,
+            reservation: 0,
+            cached: false,
+            resident: true,
+            blocks: 0,
+        }
     }
 
-    pub(super) fn inside(self, reservation: u64) -> Range {
-        Range { reservation, ..self }
+    pub(super) fn inside(self, reservation: u64) -> DriverRange {
+        DriverRange { reservation, ..self }
     }
 
-    fn change(&self, start: u64, reserved: bool, paused: i128) -> Option<Change> {
+    fn change(&self, start: u64, reserved: bool, paused: i128) -> Option<SegmentChange> {
         let bytes = i128::from(self.end.saturating_sub(start));
         let reserved = if reserved { -bytes } else { 0 };
-        let change = Change { device: self.device, reserved, paused: paused * bytes };
+        let change = SegmentChange { device: self.device, reserved, paused: paused * bytes };
         self.cached.then_some(change)
     }
 }
@@ -79,7 +87,7 @@ impl Range {
 /// Allocations and mappings, by address. Those of a device never overlap.
 #[derive(Clone, Debug, Default)]
 pub(in crate::replay) struct Ranges {
-    by_start: ByStart<Range>,
+    by_start: ByStart<DriverRange>,
     /// Starts of the ranges that became segments and were not reported yet.
     pub marked: Vec<u64>,
     pub order: BlockOrder,
@@ -90,14 +98,14 @@ pub(in crate::replay) struct Ranges {
 impl Ranges {
     /// Adds memory. A mapping that continues a segment belongs to it. Paused ranges at its addresses become
     /// resident. Returns the changes of the segments' bytes.
-    pub(super) fn add(&mut self, start: u64, range: Range) -> Vec<Change> {
+    pub(super) fn add(&mut self, start: u64, range: DriverRange) -> Vec<SegmentChange> {
         if range.backing == Backing::Allocation || self.paused == 0 {
             return self.add_new(start, range).into_iter().collect();
         }
         self.split(start);
         self.split(range.end);
         let inside = self.by_start.range(start..range.end);
-        let paused: Vec<(u64, Range)> = inside
+        let paused: Vec<(u64, DriverRange)> = inside
             .filter(|(_, old)| old.backing == Backing::Mapping && !old.resident)
             .map(|(start, old)| (start, *old))
             .collect();
@@ -105,9 +113,9 @@ impl Ranges {
         let mut from = start;
         for (at, old) in paused {
             if from < at {
-                changes.extend(self.add_new(from, Range { end: at, ..range }));
+                changes.extend(self.add_new(from, DriverRange { end: at, ..range }));
             }
-            self.by_start.insert(at, Range { resident: true, ..old });
+            self.by_start.insert(at, DriverRange { resident: true, ..old });
             self.paused -= 1;
             if old.cached {
                 self.marked.push(at);
@@ -121,13 +129,13 @@ impl Ranges {
         changes
     }
 
-    fn add_new(&mut self, start: u64, range: Range) -> Option<Change> {
+    fn add_new(&mut self, start: u64, range: DriverRange) -> Option<SegmentChange> {
         self.by_start.insert(start, range);
         if range.backing != Backing::Mapping {
             return None;
         }
         let size = range.end.saturating_sub(start);
-        let continued = |(other, next): (u64, Range)| {
+        let continued = |(other, next): (u64, DriverRange)| {
             next.cached
                 && next.reservation == range.reservation
                 && next.end.saturating_sub(other) == size
@@ -138,12 +146,12 @@ impl Ranges {
         let taken = self.by_start.get_mut(start)?;
         (taken.cached, taken.device) = (true, device);
         self.marked.push(start);
-        Some(Change { device, reserved: i128::from(size), paused: 0 })
+        Some(SegmentChange { device, reserved: i128::from(size), paused: 0 })
     }
 
     /// Adds an unmapped part of a reservation, unless another range overlaps it.
-    pub(super) fn add_paused(&mut self, start: u64, range: Range) {
-        let range = Range { resident: false, ..range };
+    pub(super) fn add_paused(&mut self, start: u64, range: DriverRange) {
+        let range = DriverRange { resident: false, ..range };
         let near = self.before(range.end);
         if start < range.end && near.is_none_or(|(_, near)| near.end <= start) {
             self.paused += 1;
@@ -152,7 +160,7 @@ impl Ranges {
     }
 
     /// Fills the gaps in `[start, end)` of a reservation with paused ranges.
-    pub(super) fn cover(&mut self, start: u64, end: u64, range: Range) {
+    pub(super) fn cover(&mut self, start: u64, end: u64, range: DriverRange) {
         let mut from = match self.by_start.last(start) {
             Some((_, near)) => near.end.max(start),
             None => start,
@@ -161,7 +169,7 @@ impl Ranges {
             self.by_start.range(start..end).map(|(s, range)| (s, range.end)).collect();
         for (next, to) in inside.into_iter().chain([(end, end)]) {
             if from < next {
-                self.add_paused(from, Range { end: next, ..range });
+                self.add_paused(from, DriverRange { end: next, ..range });
             }
             from = from.max(to);
         }
@@ -169,7 +177,7 @@ impl Ranges {
 
     /// Counts a block that lies in one resident range of a segment, as most do. False: it does not.
     pub(super) fn begin_inside(&mut self, address: u64, size: u64) -> bool {
-        let inside = |range: &&mut Range| {
+        let inside = |range: &&mut DriverRange| {
             let ends = address.saturating_add(size) <= range.end;
             range.cached && range.resident && address < range.end && ends
         };
@@ -219,8 +227,9 @@ impl Ranges {
         let end = address.saturating_add(size);
         let first = self.by_start.last(address).map_or(address, |(start, _)| start);
         let touching = self.by_start.range(first..end);
-        let part =
-            |(start, range): (u64, &Range)| range.end.min(end).saturating_sub(start.max(address));
+        let part = |(start, range): (u64, &DriverRange)| {
+            range.end.min(end).saturating_sub(start.max(address))
+        };
         touching.filter(|(_, range)| range.resident).map(part).fold(0, u64::saturating_add)
     }
 
@@ -247,17 +256,17 @@ impl Ranges {
     }
 
     /// Removes mappings, or parts of them.
-    pub(in crate::replay) fn remove_in(&mut self, start: u64, end: u64) -> Vec<Change> {
+    pub(in crate::replay) fn remove_in(&mut self, start: u64, end: u64) -> Vec<SegmentChange> {
         let inside = self.mappings_in(start, end);
         inside.into_iter().filter_map(|(start, _)| self.remove(start).change).collect()
     }
 
     /// Pauses mappings, or parts of them.
-    pub(in crate::replay) fn pause(&mut self, start: u64, end: u64) -> Vec<Change> {
+    pub(in crate::replay) fn pause(&mut self, start: u64, end: u64) -> Vec<SegmentChange> {
         let mut changes = Vec::new();
         for (start, range) in self.mappings_in(start, end) {
             if range.resident {
-                self.by_start.insert(start, Range { resident: false, ..range });
+                self.by_start.insert(start, DriverRange { resident: false, ..range });
                 self.paused += 1;
                 changes.extend(range.change(start, false, 1));
             }
@@ -266,7 +275,7 @@ impl Ranges {
     }
 
     /// Ranges of mappings in `[start, end)`, split at both ends.
-    fn mappings_in(&mut self, start: u64, end: u64) -> Vec<(u64, Range)> {
+    fn mappings_in(&mut self, start: u64, end: u64) -> Vec<(u64, DriverRange)> {
         self.split(start);
         self.split(end);
         let inside = self.by_start.range(start..end);
@@ -282,7 +291,7 @@ impl Ranges {
         if range.end <= at || range.backing != Backing::Mapping {
             return;
         }
-        self.by_start.insert(start, Range { end: at, ..range });
+        self.by_start.insert(start, DriverRange { end: at, ..range });
         self.by_start.insert(at, range);
         self.paused += usize::from(!range.resident);
     }
@@ -298,7 +307,7 @@ impl Ranges {
     }
 
     /// Segments, by address: start and range. Mappings are not joined.
-    pub(super) fn cached(&self) -> impl Iterator<Item = (u64, Range)> {
+    pub(super) fn cached(&self) -> impl Iterator<Item = (u64, DriverRange)> {
         self.by_start.iter().filter(|(_, range)| range.cached).map(|(start, range)| (start, *range))
     }
 
@@ -317,7 +326,7 @@ impl Ranges {
         let range = *range;
         self.marked.push(start);
         let size = range.end.saturating_sub(start);
-        let mut grow = |range: &Range| {
+        let mut grow = |range: &DriverRange| {
             over.grown = over.grown.saturating_add(size);
             over.grown_paused += if range.resident { 0 } else { size };
         };
@@ -325,7 +334,7 @@ impl Ranges {
         if range.backing != Backing::Mapping || size == 0 {
             return;
         }
-        let page = |(other, next): &(u64, Range)| {
+        let page = |(other, next): &(u64, DriverRange)| {
             !next.cached
                 && next.reservation == range.reservation
                 && next.end.saturating_sub(*other) == size
@@ -334,7 +343,7 @@ impl Ranges {
         while let Some((other, next)) =
             self.mapping_at(last).filter(page).or_else(|| self.ends_at(first).filter(page))
         {
-            self.by_start.insert(other, Range { cached: true, device, ..next });
+            self.by_start.insert(other, DriverRange { cached: true, device, ..next });
             self.marked.push(other);
             grow(&next);
             (first, last) = (first.min(other), last.max(next.end));
@@ -342,18 +351,18 @@ impl Ranges {
     }
 
     /// The last range that starts before an address.
-    fn before(&self, address: u64) -> Option<(u64, Range)> {
+    fn before(&self, address: u64) -> Option<(u64, DriverRange)> {
         let (start, range) = self.by_start.last(address.checked_sub(1)?)?;
         Some((start, *range))
     }
 
-    fn mapping_at(&self, start: u64) -> Option<(u64, Range)> {
+    fn mapping_at(&self, start: u64) -> Option<(u64, DriverRange)> {
         let range = *self.by_start.get(start)?;
         (range.backing == Backing::Mapping).then_some((start, range))
     }
 
     /// The mapping that ends here.
-    fn ends_at(&self, end: u64) -> Option<(u64, Range)> {
+    fn ends_at(&self, end: u64) -> Option<(u64, DriverRange)> {
         let (start, range) = self.before(end)?;
         (range.backing == Backing::Mapping && range.end == end).then_some((start, range))
     }

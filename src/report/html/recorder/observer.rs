@@ -17,7 +17,7 @@ use crate::analysis::roles::Role;
 use crate::replay::{
     AllocCause, Asleep, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer, State,
 };
-use crate::trace::Site;
+use crate::trace::SiteInfo;
 
 impl<W: Write> Observer for Recorder<'_, W> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
@@ -112,7 +112,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         self.found.phases.mark(self.definitions, (at.thread, ordinal), name, mark);
     }
 
-    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&SiteInfo>) {
         let ordinal = self.tick(at);
         self.fatal_at(at.offset, ordinal);
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);

@@ -8,9 +8,10 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, SummaryMoment};
 
 use crate::analysis::leaks::{Leak, Leaks, UnusedRule};
-use crate::analysis::oom::{Change, PostMortem, advice};
+use crate::analysis::oom::{AdvisedChange, PostMortem, advice};
 use crate::analysis::ranks::{
-    Card, DeviceFigures, Imbalance, ProcessFigures, Source, cards, failed, held_at, imbalance,
+    Card, DeviceFigures, FiguresSource, Imbalance, ProcessFigures, cards, failed, held_at,
+    imbalance,
 };
 use crate::analysis::roles::HeldByRole;
 use crate::analysis::{GroupBy, Holder, Process, StackClassifier};
@@ -100,9 +101,9 @@ pub(super) fn record(figures: &ProcessFigures, in_full: Option<&Process>) -> Pro
     let fatal = in_full.and_then(|process| process.fatal.first());
     let source = match figures.source {
         _ if in_full.is_some() => IN_FULL,
-        Source::Events => "replay",
-        Source::Summary => "summary",
-        Source::Totals => "totals",
+        FiguresSource::Events => "replay",
+        FiguresSource::Summary => "summary",
+        FiguresSource::Totals => "totals",
     };
     let header = &figures.header;
     ProcessRecord {
@@ -130,7 +131,7 @@ fn devices(figures: &ProcessFigures, in_full: Option<&Process>) -> Vec<DeviceRec
     let symbols = who.map_or(&figures.symbols, |who| &who.symbols);
     let classifier = StackClassifier::new(symbols, &figures.header);
     let held = match (in_full, who) {
-        (None, _) if figures.source == Source::Totals => None,
+        (None, _) if figures.source == FiguresSource::Totals => None,
         (None, _) => Some(Cow::Owned(held_at(figures, &classifier, SummaryMoment::Peak))),
         (Some(_), who) => who.map(|who| Cow::Borrowed(&who.peak)),
     };
@@ -425,7 +426,7 @@ pub struct JudgedLeak {
 pub struct AdviceRecord {
     /// As in `vramtrace oom --json`: `setting`, `cap`, `card`, `smaller_request`, ...
     #[cfg_attr(test, schemars(with = "String"))]
-    pub what: Change,
+    pub what: AdvisedChange,
     /// A PYTORCH_CUDA_ALLOC_CONF under which the replayed run fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<String>,

@@ -91,7 +91,10 @@ fn with_replays_every_figure_is_there() {
     assert_eq!(job.held_gib_hours_error, 0.0);
     let failure = job.first_failure.unwrap().out_of_memory.unwrap();
     assert_eq!((failure.cause, failure.size_bytes / MIB), ("cap", 900));
-    assert_eq!(processes[1].advice.as_ref().unwrap().what, crate::analysis::oom::Change::Cap);
+    assert_eq!(
+        processes[1].advice.as_ref().unwrap().what,
+        crate::analysis::oom::AdvisedChange::Cap
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use vramtrace_format::RefusedBy;
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AtStep, Cause, Change, Neighbour, PostMortem, Used, UsedPart, UsedSum,
+    Advice, AdvisedChange, AtStep, Cause, Neighbour, PostMortem, Used, UsedPart, UsedSum,
 };
 use crate::facts::ProcessId;
 use crate::replay::DeviceState;
@@ -189,22 +189,24 @@ pub(super) fn sum(sum: &UsedSum) -> String {
 pub(in crate::report) fn advice(advice: &Advice) -> String {
     let bytes = advice.bytes.unwrap_or(0);
     match advice.what {
-        Change::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
-        Change::Setting => format!(
+        AdvisedChange::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
+        AdvisedChange::Setting => format!(
             "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it {})",
             quoted(advice.conf.as_deref().unwrap_or_default()),
             fits(advice)
         ),
-        Change::Cap => format!("a cap of {}", units::enough(bytes)),
-        Change::MemoryFraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
-        Change::Card => format!("{} of the card for this process", size(bytes)),
-        Change::EmptyCache => {
+        AdvisedChange::Cap => format!("a cap of {}", units::enough(bytes)),
+        AdvisedChange::MemoryFraction => {
+            "a larger torch.cuda.set_per_process_memory_fraction".into()
+        }
+        AdvisedChange::Card => format!("{} of the card for this process", size(bytes)),
+        AdvisedChange::EmptyCache => {
             format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(bytes))
         }
-        Change::SmallerRequest => {
+        AdvisedChange::SmallerRequest => {
             format!("a smaller request: up to {} would have been served", size(bytes))
         }
-        Change::OtherProcesses => {
+        AdvisedChange::OtherProcesses => {
             format!("another card: other processes hold {} of this one", size(bytes))
         }
     }

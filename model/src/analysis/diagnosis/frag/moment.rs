@@ -3,7 +3,7 @@
 use vramtrace_format::{DeviceId, Stamped};
 
 use super::{Frag, Sizes, pins, pool};
-use crate::analysis::steps::{Place, Steps};
+use crate::analysis::steps::{EventPlace, Steps};
 use crate::analysis::whatif::NOT_OF_SAMPLES;
 use crate::analysis::{Knowledge, Moment, StackClassifier, knowledge};
 use crate::replay::{
@@ -46,7 +46,7 @@ pub fn find(
     let place = match at {
         Moment::Step(asked) => {
             let steps = Steps::of(trace, definitions);
-            let Some(Place { offset, time_ns }) = steps.moment(asked) else {
+            let Some(EventPlace { offset, time_ns }) = steps.moment(asked) else {
                 return Err(MomentError::NoStep(asked.number, steps.why_not(asked.number)));
             };
             Moment::Event { offset, time_ns }

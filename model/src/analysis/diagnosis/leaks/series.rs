@@ -6,7 +6,7 @@
 pub(super) const BINS: u64 = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Bin {
+struct SeriesBin {
     number: u32,
     lowest: u64,
     last: u64,
@@ -20,8 +20,8 @@ pub struct Series {
     /// The value before the first bin.
     before: u64,
     /// All bins but the last one, in which most changes are.
-    bins: Vec<Bin>,
-    last: Option<Bin>,
+    bins: Vec<SeriesBin>,
+    last: Option<SeriesBin>,
 }
 
 /// The width of bins, as a shift, at which an axis of this length fits.
@@ -52,7 +52,9 @@ impl Series {
                 bin.lowest = bin.lowest.min(to);
                 bin.last = to;
             }
-            last => self.bins.extend(last.replace(Bin { number, lowest: from.min(to), last: to })),
+            last => {
+                self.bins.extend(last.replace(SeriesBin { number, lowest: from.min(to), last: to }))
+            }
         }
     }
 
@@ -90,7 +92,7 @@ impl Series {
         }
         let by = shift - self.shift;
         self.shift = shift;
-        let mut merged: Vec<Bin> = Vec::with_capacity(self.bins.len() + 1);
+        let mut merged: Vec<SeriesBin> = Vec::with_capacity(self.bins.len() + 1);
         for bin in self.all() {
             // All of the axis may be in one bin now.
             let number = bin.number.checked_shr(by).unwrap_or(0);
@@ -99,14 +101,14 @@ impl Series {
                     last.lowest = last.lowest.min(bin.lowest);
                     last.last = bin.last;
                 }
-                _ => merged.push(Bin { number, ..*bin }),
+                _ => merged.push(SeriesBin { number, ..*bin }),
             }
         }
         self.last = merged.pop();
         self.bins = merged;
     }
 
-    fn all(&self) -> impl Iterator<Item = &Bin> {
+    fn all(&self) -> impl Iterator<Item = &SeriesBin> {
         self.bins.iter().chain(&self.last)
     }
 

@@ -16,15 +16,15 @@ use super::verdict::Leaks;
 use crate::symbols::{Frame, base_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum FrameField {
     Function,
     Library,
     File,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Rule {
-    part: Part,
+struct Suppression {
+    part: FrameField,
     pattern: String,
     /// Of the file, from 1.
     line: usize,
@@ -42,7 +42,7 @@ pub struct UnusedRule {
 /// The rules of a suppressions file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suppressions {
-    rules: Vec<Rule>,
+    rules: Vec<Suppression>,
 }
 
 /// A line that is no rule. Lines count from 1.
@@ -67,9 +67,9 @@ impl Suppressions {
             let bad = |why| BadRule { line: index + 1, text: line_text.to_string(), why };
             let (part, pattern) = line_text.split_once(':').ok_or_else(|| bad("has no colon"))?;
             let part = match part.trim() {
-                "function" => Part::Function,
-                "library" => Part::Library,
-                "file" => Part::File,
+                "function" => FrameField::Function,
+                "library" => FrameField::Library,
+                "file" => FrameField::File,
                 _ => return Err(bad("begins with no known word")),
             };
             let pattern = pattern.trim();
@@ -79,14 +79,14 @@ impl Suppressions {
             if pattern.chars().all(|c| c == '*' || c == '?') {
                 return Err(bad("fits everything"));
             }
-            rules.push(Rule { part, pattern: pattern.to_string(), line: index + 1 });
+            rules.push(Suppression { part, pattern: pattern.to_string(), line: index + 1 });
         }
         Ok(Suppressions { rules })
     }
 
     /// The first rule that fits a frame of the stack: its line.
     pub fn rule_for<'f>(&self, frames: impl Iterator<Item = &'f Frame> + Clone) -> Option<usize> {
-        let fits = |rule: &&Rule| frames.clone().any(|frame| rule.fits(frame));
+        let fits = |rule: &&Suppression| frames.clone().any(|frame| rule.fits(frame));
         self.rules.iter().find(fits).map(|rule| rule.line)
     }
 
@@ -98,27 +98,27 @@ impl Suppressions {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for Suppression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = match self.part {
-            Part::Function => "function",
-            Part::Library => "library",
-            Part::File => "file",
+            FrameField::Function => "function",
+            FrameField::Library => "library",
+            FrameField::File => "file",
         };
         write!(f, "{part}: {}", self.pattern)
     }
 }
 
-impl Rule {
+impl Suppression {
     fn fits(&self, frame: &Frame) -> bool {
         let path = |path: &str| {
             let whole = if self.pattern.contains('/') { path } else { base_name(path) };
             fits(&self.pattern, whole)
         };
         match self.part {
-            Part::Function => fits(&self.pattern, &frame.function),
-            Part::Library => frame.library.as_deref().is_some_and(path),
-            Part::File => !frame.file.is_empty() && path(&frame.file),
+            FrameField::Function => fits(&self.pattern, &frame.function),
+            FrameField::Library => frame.library.as_deref().is_some_and(path),
+            FrameField::File => !frame.file.is_empty() && path(&frame.file),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::analysis::whatif::{LARGEST_DEVICE, Origin};
 /// A change that would have served the request, as far as the trace tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum AdvisedChange {
     /// VRAMTRACE_CAP cannot be understood.
     CorrectCap,
     /// A value of PYTORCH_CUDA_ALLOC_CONF that fits in the same limit.
@@ -33,7 +33,7 @@ pub enum Change {
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Advice {
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
-    pub what: Change,
+    pub what: AdvisedChange,
     /// A PYTORCH_CUDA_ALLOC_CONF.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<String>,
@@ -46,7 +46,7 @@ pub struct Advice {
 }
 
 impl Advice {
-    fn of(what: Change, bytes: Option<u64>) -> Advice {
+    fn of(what: AdvisedChange, bytes: Option<u64>) -> Advice {
         Advice { what, conf: None, bytes, spare_bytes: None, under: None }
     }
 }
@@ -63,7 +63,7 @@ const OTHERS: u64 = 1 << 30;
 /// The advice for one out-of-memory, the most promising first.
 pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if one.cause == Cause::BadCap {
-        return vec![Advice::of(Change::CorrectCap, None)];
+        return vec![Advice::of(AdvisedChange::CorrectCap, None)];
     }
     let mut all = Vec::new();
     if let Some(remedy) = &one.remedy
@@ -73,33 +73,33 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
             conf: Some(conf.clone()),
             spare_bytes: Some(*spare),
             under: Some(remedy.origin),
-            ..Advice::of(Change::Setting, None)
+            ..Advice::of(AdvisedChange::Setting, None)
         });
     }
     let mut add = |what, bytes| all.push(Advice::of(what, bytes));
     let missing = one.room().map(|room| one.oom.size.saturating_sub(room));
     if one.oom.level == Level::Driver && missing.is_some_and(|it| one.cache.releasable_bytes >= it)
     {
-        add(Change::EmptyCache, Some(one.cache.releasable_bytes));
+        add(AdvisedChange::EmptyCache, Some(one.cache.releasable_bytes));
     }
     match enough(one) {
-        _ if one.own_limit => add(Change::MemoryFraction, None),
+        _ if one.own_limit => add(AdvisedChange::MemoryFraction, None),
         // A cap above the memory of the card is no help.
         Some(bytes) if one.card_bytes.is_some_and(|card| one.is_capped() && bytes > card) => {}
         Some(bytes) if bytes > LARGEST_DEVICE => {}
         // The limit was another than the card, and is not known.
         Some(_) if one.imported && !one.is_imported_from_full_card() => {}
-        Some(bytes) if one.is_capped() => add(Change::Cap, Some(bytes)),
-        Some(bytes) => add(Change::Card, Some(bytes)),
+        Some(bytes) if one.is_capped() => add(AdvisedChange::Cap, Some(bytes)),
+        Some(bytes) => add(AdvisedChange::Card, Some(bytes)),
         None => {}
     }
     if let Some(bytes) = others(one) {
-        add(Change::OtherProcesses, Some(bytes));
+        add(AdvisedChange::OtherProcesses, Some(bytes));
     }
     let hole = if one.oom.level == Level::Tensor { one.cache.largest_hole_bytes } else { 0 };
     let served = one.room().unwrap_or(0).max(hole) / PAGE * PAGE;
     if served >= NOTABLE && served < one.oom.size {
-        add(Change::SmallerRequest, Some(served));
+        add(AdvisedChange::SmallerRequest, Some(served));
     }
     all
 }

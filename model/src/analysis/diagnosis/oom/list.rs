@@ -22,7 +22,7 @@ use crate::facts;
 use crate::replay::{
     AllocCause, ByDevice, CacheOomAt, Key, Live, Observer, RefusalAt, is_out_of_memory,
 };
-use crate::trace::Site;
+use crate::trace::SiteInfo;
 
 /// Requests that failed within this time are one burst; a caller that is refused for longer is out
 /// of memory.
@@ -291,7 +291,7 @@ fn refused_for_good(device: DeviceId, waiting: Waiting) -> Oom {
 }
 
 impl Observer for OomObserver {
-    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&SiteInfo>) {
         let host = site.and_then(|site| site.kind).is_some_and(Kind::is_host);
         if host || !is_out_of_memory(refused) {
             return;

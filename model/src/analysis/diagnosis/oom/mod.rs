@@ -19,7 +19,7 @@ mod swallowed;
 #[cfg(test)]
 mod tests;
 
-pub use advice::{Advice, Change, advice};
+pub use advice::{Advice, AdvisedChange, advice};
 pub use at_step::AtStep;
 pub use explain::{Explained, explain};
 pub use list::{Neighbour, Oom, OomObserver, OomsFound};

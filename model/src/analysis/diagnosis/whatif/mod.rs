@@ -4,19 +4,19 @@
 //! and capacity, and ranks the results.
 
 mod caveats;
-mod lanes;
 mod obstacles;
 mod predict;
 mod recorded;
+mod stream_pools;
 
 pub use obstacles::{NOT_OF_SAMPLES, why_no_blocks};
 pub use predict::{
     AtCapacity, Capacity, FailedRequest, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting,
     capacities_of, predict,
 };
-pub use recorded::{InForce, Recorded, Source};
+pub use recorded::{InForce, Recorded, RequestSource};
 
 #[cfg(test)]
-mod lane_tests;
+mod stream_pool_tests;
 #[cfg(test)]
 mod tests;

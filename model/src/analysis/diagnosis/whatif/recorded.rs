@@ -8,15 +8,15 @@ use vramtrace_format::{
     ThreadId,
 };
 
-use super::lanes::{Lane, Lanes};
 use super::obstacles::{self, Obstacles};
+use super::stream_pools::{SegmentStreams, StreamPool};
 use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
 use crate::replay::{
     AllocCause, Asleep, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping,
     OUT_OF_MEMORY, Observer, SegmentAt, State, Until, held_by_others,
 };
 use crate::symbols::{Symbols, torch_version};
-use crate::trace::{Definitions, IMPORT, Site, Trace};
+use crate::trace::{Definitions, IMPORT, SiteInfo, Trace};
 
 /// The requests to one device's cache, with the facts that a prediction needs. Sizes are bytes.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Recorded {
     pub log: Log,
     /// Where the allocations of the log come from, in its order. Empty, unless they were asked for. The request that
     /// ended the run has none.
-    pub sources: Vec<Source>,
+    pub sources: Vec<RequestSource>,
     pub in_force: InForce,
     /// The peaks of the run, not of a replay.
     pub peak_reserved: u64,
@@ -59,7 +59,7 @@ pub struct Recorded {
 
 /// Where an allocation comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct RequestSource {
     pub stack: StackId,
     pub thread: ThreadId,
     /// Of its event in the trace.
@@ -130,7 +130,7 @@ impl Recorded {
 /// The request of the last event of a block. The next event may add to it.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    Alloc { address: u64, size: u64, stream: u32, pool: u16, source: Source },
+    Alloc { address: u64, size: u64, stream: u32, pool: u16, source: RequestSource },
     Free { address: u64 },
 }
 
@@ -138,7 +138,7 @@ enum Asked {
 struct Builder {
     log: Log,
     /// `None`: not asked for.
-    sources: Option<Vec<Source>>,
+    sources: Option<Vec<RequestSource>>,
     from_ns: Option<u64>,
     asked: Option<Asked>,
     /// File offset of its event, and the bytes outside of the cache at that moment.
@@ -160,7 +160,7 @@ struct Builder {
     knows_requests: bool,
     unknown_requests: u64,
     knows_streams: bool,
-    lanes: Lanes,
+    streams: SegmentStreams,
 }
 
 impl Builder {
@@ -199,7 +199,7 @@ impl Builder {
     /// Whether a block that ends here was split off a larger one. Free memory behind it was: the cache joins free neighbours,
     /// so what it takes whole ends at an allocated block or at the end of a segment.
     fn is_split(&self, end: u64) -> bool {
-        self.sources.is_some() && !self.log.is_live(end) && self.lanes.segment_goes_on(end)
+        self.sources.is_some() && !self.log.is_live(end) && self.streams.segment_goes_on(end)
     }
 
     /// Segments that go back without a refused request before them: the program emptied the
@@ -230,7 +230,7 @@ impl RequestObserver<'_> {
     }
 
     /// Stream and private pool of a block; zero where the trace does not tell.
-    fn lane(&mut self, live: &Live) -> Lane {
+    fn stream_pool(&mut self, live: &Live) -> StreamPool {
         let stream = self.definitions.site(live.site).map_or(0, |site| site.stream);
         let known = self.streams.iter().position(|known| *known == stream);
         let number = known.unwrap_or_else(|| {
@@ -252,7 +252,7 @@ impl RequestObserver<'_> {
 
     fn unmapped(&mut self, start: u64, end: u64) {
         for builder in self.devices.values_mut() {
-            for pool in builder.lanes.unmapped(start, end) {
+            for pool in builder.streams.unmapped(start, end) {
                 builder.settle();
                 builder.log.pool_ends(pool);
             }
@@ -260,8 +260,8 @@ impl RequestObserver<'_> {
     }
 
     fn segment(&mut self, segment: &SegmentAt) -> LogSegment {
-        let lane = segment.blocks.first().map(|block| self.lane(block.live));
-        let (stream, pool) = lane.unwrap_or_default();
+        let stream_pool = segment.blocks.first().map(|block| self.stream_pool(block.live));
+        let (stream, pool) = stream_pool.unwrap_or_default();
         LogSegment {
             address: segment.start,
             size: segment.bytes,
@@ -321,7 +321,7 @@ impl RequestObserver<'_> {
                 knows_requests: builder.knows_requests || has(BLOCK_REQUESTS),
                 unknown_requests: builder.unknown_requests,
                 knows_streams: builder.knows_streams || has(BLOCK_STREAMS),
-                streams: builder.lanes.streams(),
+                streams: builder.streams.streams(),
                 knows_uses: self.alone,
                 cap_bytes: known(device.cap_bytes),
                 card_bytes: known(self.definitions.device(id).map(|device| device.total_bytes)),
@@ -350,12 +350,13 @@ impl Observer for RequestObserver<'_> {
         if how == AllocCause::Checkpoint {
             return;
         }
-        let lane = self.lane(live);
+        let stream_pool = self.stream_pool(live);
         let builder = self.next(at, live.device);
         let split = builder.is_split(address.saturating_add(live.size));
-        let source = Source { stack: live.stack, thread: at.thread, offset: at.offset, split };
+        let source =
+            RequestSource { stack: live.stack, thread: at.thread, offset: at.offset, split };
         let block = (address, live.size);
-        let (stream, pool) = builder.lanes.of_block(block, lane, &mut builder.log);
+        let (stream, pool) = builder.streams.of_block(block, stream_pool, &mut builder.log);
         builder.knows_streams |= stream != 0 || pool != 0;
         builder.asked = Some(Asked::Alloc { address, size: live.size, stream, pool, source });
     }
@@ -392,7 +393,7 @@ impl Observer for RequestObserver<'_> {
     fn on_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
         let builder = self.device(live.device);
         match key.space {
-            Space::Device => builder.lanes.add(key.number, live.size),
+            Space::Device => builder.streams.add(key.number, live.size),
             space => builder.mapped |= space == Space::Vmm,
         }
     }
@@ -400,7 +401,7 @@ impl Observer for RequestObserver<'_> {
     fn on_free(&mut self, _at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
         if key.space == Space::Device
             && let Some(builder) = self.devices.get_mut(&live.device)
-            && let Some(pool) = builder.lanes.remove(key.number)
+            && let Some(pool) = builder.streams.remove(key.number)
         {
             builder.settle();
             builder.log.pool_ends(pool);
@@ -435,7 +436,7 @@ impl Observer for RequestObserver<'_> {
         }
     }
 
-    fn on_refusal(&mut self, _at: &Stamped, refused: &Refused, site: Option<&Site>) {
+    fn on_refusal(&mut self, _at: &Stamped, refused: &Refused, site: Option<&SiteInfo>) {
         if let Some(site) = site.filter(|_| refused.result == OUT_OF_MEMORY) {
             let builder = self.device(site.device);
             // Segments that were released before the refusal were not released for this request.
@@ -475,7 +476,7 @@ impl Observer for RequestObserver<'_> {
             let builder = self.device(device);
             builder.from_ns = Some(at.time_ns);
             builder.reserved = segments.iter().map(|segment| segment.size).sum();
-            segments.iter().for_each(|segment| builder.lanes.add_existing(segment));
+            segments.iter().for_each(|segment| builder.streams.add_existing(segment));
             builder.log.begin(segments);
         }
     }

@@ -4,7 +4,7 @@ use vramtrace_format::{
     Definition, DeviceId, Header, NativeName, PythonFrame, StackFlags, StackId,
 };
 
-use crate::analysis::{GroupBy, Held, Holdings, Owner, StackClassifier};
+use crate::analysis::{GroupBy, HeldMemory, Holdings, Owner, StackClassifier};
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
@@ -104,7 +104,7 @@ fn blocks_of_different_forward_lines_are_different_holders() {
     let (definitions, header) = (definitions(), header());
     let symbols = Symbols::of(&definitions, &header, (10..14).map(StackId));
     let classifier = StackClassifier::new(&symbols, &header);
-    let held = |bytes| Held { bytes, count: 1, ..Held::default() };
+    let held = |bytes| HeldMemory { bytes, count: 1, ..HeldMemory::default() };
     let blocks = [(10, 1000), (11, 100), (12, 10), (13, 1)];
     let blocks = blocks.map(|(id, bytes)| (Owner::of_cache(DeviceId(0), StackId(id)), held(bytes)));
     let holdings = Holdings { held: blocks.into_iter().collect(), ..Holdings::default() };

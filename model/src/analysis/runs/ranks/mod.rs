@@ -51,7 +51,7 @@ pub struct ProcessFigures {
     /// Time of the last event.
     pub last_ns: u64,
     /// Where the figures come from.
-    pub source: Source,
+    pub source: FiguresSource,
     /// The devices that the process used, the unknown one last.
     pub devices: BTreeMap<DeviceId, DeviceFigures>,
     /// Names of the holders' stacks.
@@ -60,7 +60,7 @@ pub struct ProcessFigures {
 
 /// Where the figures of a process come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Source {
+pub enum FiguresSource {
     /// A replay of all events.
     #[default]
     Events,
@@ -218,7 +218,7 @@ impl ProcessFigures {
             stopped: process.ending.stopped.is_some(),
             live_is_known: process.state.live_is_known(),
             last_ns: process.ending.last_ns,
-            source: Source::Events,
+            source: FiguresSource::Events,
             devices: process.devices().map(device).collect(),
             symbols: Symbols::default(),
         }
@@ -276,7 +276,7 @@ impl ProcessFigures {
             (*id, device)
         };
         let figures = ProcessFigures {
-            source: Source::Summary,
+            source: FiguresSource::Summary,
             ended_in_order: true,
             last_ns: summary.ended_ns,
             devices: summary.devices.iter().map(device).collect(),
@@ -292,7 +292,7 @@ impl ProcessFigures {
             (*id, DeviceFigures::of_counters(*id, counters, definitions))
         };
         ProcessFigures {
-            source: Source::Totals,
+            source: FiguresSource::Totals,
             ended_in_order: totals.ended,
             last_ns: totals.last_ns,
             devices: totals.devices.iter().map(device).collect(),

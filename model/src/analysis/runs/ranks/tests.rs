@@ -100,7 +100,10 @@ fn a_summary_says_what_a_replay_says() {
     t.event(5 * SECOND, Event::Ended);
     read(&t, |trace| {
         let (summed, replayed) = (alone(trace), ProcessFigures::replayed(trace));
-        assert_eq!((summed.source, replayed.source), (Source::Summary, Source::Events));
+        assert_eq!(
+            (summed.source, replayed.source),
+            (FiguresSource::Summary, FiguresSource::Events)
+        );
         assert_eq!((summed.last_ns, summed.ended_in_order), (5 * SECOND, true));
         assert_eq!((replayed.last_ns, replayed.ended_in_order), (5 * SECOND, true));
         same(&summed, &replayed);
@@ -132,7 +135,7 @@ fn only_a_whole_summary_at_the_end_counts() {
         read(&t, |trace| {
             let rank = alone(trace);
             same(&rank, &ProcessFigures::replayed(trace));
-            rank.source == Source::Summary
+            rank.source == FiguresSource::Summary
         })
     };
     let ended = |t: &mut TraceBuilder| t.event(5 * SECOND, Event::Ended);

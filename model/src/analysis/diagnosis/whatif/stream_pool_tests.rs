@@ -46,12 +46,12 @@ fn segment(t: &mut TraceBuilder, at: u64, number: u64) {
     t.alloc(at, Kind::Device, SEGMENT * number, 20 * MIB);
 }
 
-fn lanes(recorded: &Recorded) -> Vec<(u32, u16)> {
-    let lane = |request| match request {
+fn stream_pools(recorded: &Recorded) -> Vec<(u32, u16)> {
+    let stream_pool = |request| match request {
         Request::Alloc { stream, pool, .. } => Some((stream, pool)),
         _ => None,
     };
-    recorded.log.requests().filter_map(lane).collect()
+    recorded.log.requests().filter_map(stream_pool).collect()
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn blocks_of_two_streams_do_not_share_a_segment() {
     segment(&mut t, 3000, 2);
     block(&mut t, 3001, SEGMENT * 2, 8, 0x23, 0);
     let found = recorded(&t);
-    assert_eq!(lanes(&found), [(0, 0), (1, 0)]);
+    assert_eq!(stream_pools(&found), [(0, 0), (1, 0)]);
     assert_eq!(replay(&found.log, &Conf::default(), None).peak_reserved, 40 * MIB);
     assert_eq!((found.knows_streams, found.streams, found.knows_uses), (true, 2, false));
 }
@@ -114,7 +114,7 @@ fn a_block_has_the_stream_of_its_segment() {
     block(&mut t, 1002, SEGMENT + 4 * MIB, 2, 0, 0);
     segment(&mut t, 2000, 2);
     block(&mut t, 2001, SEGMENT * 2, 2, 0, 0);
-    assert_eq!(lanes(&recorded(&t)), [(0, 0), (0, 0), (1, 0)]);
+    assert_eq!(stream_pools(&recorded(&t)), [(0, 0), (0, 0), (1, 0)]);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn captures_whose_blocks_share_a_segment_share_a_pool() {
     segment(&mut t, 5000, 4);
     block(&mut t, 5001, SEGMENT * 4, 8, 0, 0);
     block(&mut t, 5002, SEGMENT * 4 + 8 * MIB, 8, 0, 3);
-    let pools: Vec<u16> = lanes(&recorded(&t)).into_iter().map(|(_, pool)| pool).collect();
+    let pools: Vec<u16> = stream_pools(&recorded(&t)).into_iter().map(|(_, pool)| pool).collect();
     assert_eq!(pools, [1, 1, 3, 1, 0, 0]);
 }
 
@@ -154,7 +154,7 @@ fn captures_whose_blocks_share_mapped_memory_share_a_pool() {
     map(&mut t, 4000, 2);
     block(&mut t, 4002, address, 16, 0x23, 3);
     let found = recorded(&t);
-    assert_eq!(lanes(&found), [(0, 1), (0, 1), (0, 1), (0, 3)]);
+    assert_eq!(stream_pools(&found), [(0, 1), (0, 1), (0, 1), (0, 3)]);
     let ends = found.log.requests().filter(|it| matches!(it, Request::PoolEnds { pool: 1 }));
     assert_eq!(ends.count(), 1, "its memory went");
 }

@@ -2,30 +2,30 @@
 //!
 //! All blocks of a segment have one stream and one pool. A recorded stream is the thread's current one, which a program
 //! may pass over (`caching_allocator_alloc` with a stream, a restored graph pool), and a recorded pool is the number of a
-//! capture, of which several may share a pool. So a block has the lane of its segment, and captures whose blocks share a
+//! capture, of which several may share a pool. So a block has the stream and pool of its segment, and captures whose blocks share a
 //! segment share a pool. Of an expandable segment the trace has the pages, and not which of them are one segment: there
-//! blocks that share addresses are of one lane.
+//! blocks that share addresses have the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::allocator::{Log, LogSegment};
 
 /// The number of a stream, and of a private pool (0 = default).
-pub(super) type Lane = (u32, u16);
+pub(super) type StreamPool = (u32, u16);
 
 #[derive(Debug)]
 struct Segment {
     end: u64,
-    lane: Lane,
+    of: StreamPool,
 }
 
 impl Segment {
-    /// The lane of a block in it, recorded with `lane`.
-    fn shared_with(&self, lane: Lane, log: &mut Log) -> Lane {
-        if self.lane.1 != 0 && lane.1 != 0 {
-            log.merge_pools(self.lane.1, lane.1);
+    /// The stream and pool of a block in it, recorded with `of`.
+    fn shared_with(&self, of: StreamPool, log: &mut Log) -> StreamPool {
+        if self.of.1 != 0 && of.1 != 0 {
+            log.merge_pools(self.of.1, of.1);
         }
-        self.lane
+        self.of
     }
 }
 
@@ -37,75 +37,75 @@ fn at(segments: &mut BTreeMap<u64, Segment>, address: u64) -> Option<(u64, &mut 
 
 /// The segments of a device.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub(super) struct SegmentStreams {
     /// By address.
     segments: BTreeMap<u64, Segment>,
-    /// Mapped memory that blocks have had since a lane was seen that is not the default one, by address.
+    /// Mapped memory that blocks have had since a stream or pool was seen that is not the default one, by address.
     mapped: BTreeMap<u64, Segment>,
     /// The segment whose first block comes next.
     fresh: Option<u64>,
-    /// A lane was seen that is not the default one: before that, all are.
+    /// A stream or pool was seen that is not the default one: before that, all are.
     differ: bool,
     streams: BTreeSet<u32>,
 }
 
-impl Lanes {
+impl SegmentStreams {
     /// A new segment; its first block follows.
     pub(super) fn add(&mut self, start: u64, bytes: u64) {
-        self.segments.insert(start, Segment { end: start.saturating_add(bytes), lane: (0, 0) });
+        self.segments.insert(start, Segment { end: start.saturating_add(bytes), of: (0, 0) });
         self.fresh = Some(start);
     }
 
     /// A segment that exists at the beginning.
     pub(super) fn add_existing(&mut self, segment: &LogSegment) {
-        let lane = (segment.stream, segment.pool);
-        self.differ |= lane != (0, 0);
-        self.streams.insert(lane.0);
+        let of = (segment.stream, segment.pool);
+        self.differ |= of != (0, 0);
+        self.streams.insert(of.0);
         let end = segment.address.saturating_add(segment.size);
-        self.segments.insert(segment.address, Segment { end, lane });
+        self.segments.insert(segment.address, Segment { end, of });
     }
 
     /// The segment goes. Answers with its private pool, if it had one.
     pub(super) fn remove(&mut self, start: u64) -> Option<u16> {
-        let (_, pool) = self.segments.remove(&start)?.lane;
+        let (_, pool) = self.segments.remove(&start)?.of;
         (pool != 0).then_some(pool)
     }
 
-    /// The lane of a new block, recorded with `lane`. Pools that turn out to be one become one in `log`.
+    /// The stream and pool of a new block, recorded with `of`. Pools that turn out to be one become one in `log`.
     pub(super) fn of_block(
         &mut self,
         (address, bytes): (u64, u64),
-        lane: Lane,
+        of: StreamPool,
         log: &mut Log,
-    ) -> Lane {
+    ) -> StreamPool {
         let fresh = self.fresh.take();
-        if !self.differ && lane == (0, 0) {
+        if !self.differ && of == (0, 0) {
             self.streams.insert(0);
-            return lane;
+            return of;
         }
         self.differ = true;
-        let lane = match at(&mut self.segments, address) {
+        let of = match at(&mut self.segments, address) {
             Some((start, segment)) if fresh == Some(start) => {
-                segment.lane = lane;
-                lane
+                segment.of = of;
+                of
             }
-            Some((_, segment)) => segment.shared_with(lane, log),
-            None => self.of_mapped(address, bytes, lane, log),
+            Some((_, segment)) => segment.shared_with(of, log),
+            None => self.of_mapped(address, bytes, of, log),
         };
-        self.streams.insert(lane.0);
-        lane
+        self.streams.insert(of.0);
+        of
     }
 
-    fn of_mapped(&mut self, address: u64, bytes: u64, lane: Lane, log: &mut Log) -> Lane {
+    fn of_mapped(&mut self, address: u64, bytes: u64, of: StreamPool, log: &mut Log) -> StreamPool {
         let end = address.saturating_add(bytes);
         match at(&mut self.mapped, address) {
             Some((_, known)) => {
                 known.end = known.end.max(end);
-                known.shared_with(lane, log)
+                known.shared_with(of, log)
             }
             None => {
-                self.mapped.insert(address, Segment { end, lane });
-                lane
+                self.mapped.insert(address, Segment { end, of });
+                of
             }
         }
     }
@@ -116,7 +116,7 @@ impl Lanes {
         let gone: Vec<u64> =
             before.into_iter().chain(self.mapped.range(start..end).map(|(at, _)| *at)).collect();
         let mut pools: Vec<u16> =
-            gone.into_iter().filter_map(|at| Some(self.mapped.remove(&at)?.lane.1)).collect();
+            gone.into_iter().filter_map(|at| Some(self.mapped.remove(&at)?.of.1)).collect();
         pools.retain(|pool| *pool != 0);
         pools.dedup();
         pools
