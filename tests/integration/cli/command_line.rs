@@ -2,7 +2,7 @@
 //! `vramtrace` alone.
 
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, repository, shim, sim, unpacked};
+use testkit::{Scratch, shim, sim, unpacked};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Event, Kind};
 
@@ -114,13 +114,9 @@ fn alone_it_names_the_first_commands_and_later_the_newest_runs_verdict() {
 
 #[test]
 fn a_run_ends_with_verdict_line_and_next_command() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_programs();
     sim();
     shim();
-    for name in ["gpu.py", "server.py", "train.py"] {
-        let from = repository().join("docs/programs").join(name);
-        std::fs::copy(from, scratch.0.join(name)).unwrap();
-    }
     for (line, [verdict, held, next]) in [
         (
             "--out a/ python3 train.py",

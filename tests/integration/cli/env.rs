@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use testkit::{Said, Scratch, bin_dir, repository, shim, sim, sim_dir};
+use testkit::{Said, Scratch, bin_dir, shim, sim, sim_dir};
 
 const PLACES: [&str; 4] = ["sh", "file", "json", "docker"];
 
@@ -31,9 +31,8 @@ fn every_place_gets_the_absolute_path_and_the_given_variables() {
 
 #[test]
 fn a_shell_that_evaluates_it_records_and_keeps_what_was_preloaded() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_programs();
     sim();
-    std::fs::copy(repository().join("docs/programs/gpu.py"), scratch.0.join("gpu.py")).unwrap();
     let take = "python3 -c 'import gpu; gpu.Tensor(1 << 20)'";
     let script = "eval \"$($VRAMTRACE env --out traces/ 2>/dev/null)\"; echo $LD_PRELOAD; ";
     let mut shell = Command::new("sh");

@@ -97,38 +97,6 @@ fn bad_options_are_refused_before_anything_runs() {
     }
 }
 
-const PYTHON: &str = r#"
-import ctypes, time
-cuda = ctypes.CDLL("libcuda.so.1")
-context = ctypes.c_void_p()
-cuda.cuInit(0)
-cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-cuda.cuCtxSetCurrent(context)
-def take(size):
-    pointer = ctypes.c_uint64()
-    cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))
-    return pointer
-losses = []
-for step in range(300):
-    temporary = take(64 << 20)
-    time.sleep(0.0005)
-    losses.append(take(2 << 20))
-    cuda.cuMemFree_v2(temporary)
-"#;
-
-#[test]
-fn a_python_line_is_named() {
-    let scratch = Scratch::new();
-    scratch.write("train.py", PYTHON);
-    judged(&scratch, "--fail-on-leak", &["python3", "train.py"], FAILED);
-    let all = scratch.json("leaks traces");
-    let [leak] = &all["leaks"].as_array().unwrap()[..] else { panic!("{all:#}") };
-    let frames = leak["frames"].as_array().unwrap().iter();
-    let python = frames.filter(|frame| frame["language"] == "python");
-    // In `take`, called where the losses are kept.
-    assert_eq!(python.map(|frame| &frame["line"]).collect::<Vec<_>>(), [10, 16], "{leak:#}");
-}
-
 /// As test runners do: many processes, at once and one after the other, most without a GPU.
 #[test]
 fn every_process_of_a_run_is_looked_at() {

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use testkit::{Scratch, bin_dir, repository, shim, sim};
+use testkit::{Said, Scratch, bin_dir, repository, shim, sim};
+
+use super::shell_blocks::{blocks, shell};
 
 /// The pages, with the folder that each runs in.
 fn pages() -> Vec<PathBuf> {
@@ -40,26 +42,24 @@ struct Shown {
 
 fn shown(page: &str) -> Vec<Shown> {
     let mut all: Vec<Shown> = Vec::new();
-    let mut inside = false;
-    let mut continued = false;
-    for (at, line) in page.lines().enumerate() {
-        if line.starts_with("```") {
-            (inside, continued) = (!inside && line.trim() == "```console", false);
-        } else if !inside {
-        } else if continued {
-            let last = all.last_mut().unwrap();
-            last.command = format!("{}\n{line}", last.command);
-            last.lines = at + 1..at + 1;
-            continued = line.ends_with('\\');
-        } else if let Some(command) = line.strip_prefix("$ ") {
-            let lines = at + 1..at + 1;
-            all.push(Shown { command: command.into(), output: String::new(), lines });
-            continued = line.ends_with('\\');
-        } else {
-            let last = all.last_mut().expect("a block begins with `$ COMMAND`");
-            last.output.push_str(line);
-            last.output.push('\n');
-            last.lines.end = at + 1;
+    for (first, block) in blocks(page, "console") {
+        let mut continued = false;
+        for (line, behind) in block.into_iter().zip(first + 1..) {
+            let last = all.last_mut();
+            if continued {
+                let last = last.unwrap();
+                last.command = format!("{}\n{line}", last.command);
+                last.lines = behind..behind;
+                continued = line.ends_with('\\');
+            } else if let Some(command) = line.strip_prefix("$ ") {
+                let (command, output) = (command.into(), String::new());
+                all.push(Shown { command, output, lines: behind..behind });
+                continued = line.ends_with('\\');
+            } else {
+                let last = last.expect("a block begins with `$ COMMAND`");
+                last.output += &format!("{line}\n");
+                last.lines.end = behind;
+            }
         }
     }
     all
@@ -67,19 +67,9 @@ fn shown(page: &str) -> Vec<Shown> {
 
 /// In a directory with the programs of the pages, as a reader has it.
 fn printed(command: &str, scratch: &Scratch) -> String {
-    let path = std::env::var("PATH").unwrap();
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(&scratch.0);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("VRAMTRACE") {
-            shell.env_remove(name);
-        }
-    }
-    shell.env("PATH", format!("{}:{path}", bin_dir().display())).env_remove("LD_PRELOAD");
-    let output = shell.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let text = text.replace(scratch.0.to_str().unwrap(), "/home/me/project");
+    let text = Said::by(&mut shell(&format!("set +e; exec 2>&1\n{command}"), &scratch.0, &[])).out;
     let ours = bin_dir().canonicalize().unwrap();
+    let text = text.replace(scratch.0.to_str().unwrap(), "/home/me/project");
     let mut text = text.replace(ours.to_str().unwrap(), "/opt/vramtrace");
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
@@ -125,11 +115,7 @@ fn run(page: &Path, wrong: &Mutex<Vec<String>>) {
     if all.is_empty() {
         return;
     }
-    let scratch = Scratch::new();
-    let programs = std::fs::read_dir(repository().join("docs/programs")).unwrap();
-    for entry in programs.flatten().filter(|entry| entry.path().is_file()) {
-        std::fs::copy(entry.path(), scratch.0.join(entry.file_name())).unwrap();
-    }
+    let scratch = Scratch::with_programs();
     let mut lines: Vec<String> = text.lines().map(String::from).collect();
     let mut changes = Vec::new();
     for one in &all {
@@ -282,22 +268,15 @@ fn flat(text: &str) -> String {
 fn the_first_screen_of_the_readme_shows_what_oom_prints() {
     let text = std::fs::read_to_string(repository().join("README.md")).unwrap();
     let first: Vec<&str> = text.lines().take(40).collect();
-    let begin = first.iter().position(|line| *line == "```text").unwrap() + 1;
-    let end = begin + first[begin..].iter().position(|line| *line == "```").unwrap();
+    let (begin, shown) = &blocks(&text, "text")[0];
     let scratch = Scratch::new();
-    let run = |arguments: &[&str]| {
-        let mut command = testkit::vramtrace();
-        let output = command.args(arguments).current_dir(&scratch.0).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        flat(&String::from_utf8(output.stdout).unwrap())
-    };
-    run(&["demo", "--out", "."]);
-    let fits = run(&["fits", "--short", "batches", "--card", "24GiB"]);
+    scratch.text("demo --out .");
+    let fits = flat(&scratch.text("fits --short batches --card 24GiB"));
     let answer = fits.split(" on ").next().unwrap();
     assert!(first.iter().any(|line| line.contains(&format!("\"{answer}\""))), "{answer}");
-    let printed = run(&["oom", "--short", "recorded.vtrace"]);
-    let shown = &first[begin..end];
-    assert!(shown.len() <= 10 && shown[0].starts_with("OUT OF MEMORY"), "{shown:?}");
+    let printed = flat(&scratch.text("oom --short recorded.vtrace"));
+    assert!(begin + shown.len() < 40 && shown.len() <= 10, "{shown:?}");
+    assert!(shown[0].starts_with("OUT OF MEMORY"), "{shown:?}");
     let (commands, lines): (Vec<&str>, Vec<&str>) =
         shown.iter().partition(|line| line.starts_with('$'));
     for line in lines {
@@ -319,9 +298,7 @@ fn the_first_screen_of_the_readme_shows_what_oom_prints() {
         "nvitop",
         "HAMi",
     ] {
-        assert!(
-            first.iter().any(|line| line.contains(part)),
-            "{part} is not in the first 40 lines"
-        );
+        let is_there = first.iter().any(|line| line.contains(part));
+        assert!(is_there, "{part} is not in the first 40 lines");
     }
 }

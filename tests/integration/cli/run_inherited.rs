@@ -2,22 +2,17 @@
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use testkit::{Program, Scratch, shim, vramtrace};
+use testkit::{Program, Scratch, eventually, shim};
 
 /// The command by itself, and under `vramtrace run`.
 fn both(scratch: &Scratch, words: &[&str]) -> [Command; 2] {
     shim();
     let mut bare = Command::new(words[0]);
-    bare.args(&words[1..]);
-    let mut under_run = vramtrace();
-    under_run.args(["run", "--out", "off", "--"]).args(words);
+    bare.args(&words[1..]).current_dir(&scratch.0).env_remove("LD_PRELOAD");
+    let under_run = scratch.command(&[&["run", "--out", "off", "--"], words].concat());
     [bare, under_run].map(|mut command| {
-        for name in ["LD_PRELOAD", "VRAMTRACE_OUT", "VRAMTRACE_CAP", "VRAMTRACE_RUN"] {
-            command.env_remove(name);
-        }
-        command.current_dir(&scratch.0).stdin(Stdio::null()).stderr(Stdio::null());
+        command.env_remove("NO_COLOR").stdin(Stdio::null()).stderr(Stdio::null());
         command
     })
 }
@@ -54,17 +49,7 @@ fn block(signals: &[i32]) {
 /// Panics if the process does not end.
 #[track_caller]
 fn end_of(child: &mut Child) -> std::process::ExitStatus {
-    let started = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if started.elapsed() > Duration::from_secs(60) {
-            let _ = child.kill();
-            panic!("the command still runs");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    eventually(|| child.try_wait().unwrap(), Option::is_some).unwrap()
 }
 
 /// What a process prepared like this prints, bare and under run.

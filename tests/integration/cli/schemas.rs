@@ -110,13 +110,9 @@ fn every_document_of_the_kept_traces_is_what_its_schema_says() {
 
 #[test]
 fn run_doctor_and_ps_are_what_their_schemas_say() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::with_programs();
     sim();
     shim();
-    for name in ["gpu.py", "server.py", "train.py"] {
-        let from = repository().join("docs/programs").join(name);
-        std::fs::copy(from, scratch.0.join(name)).unwrap();
-    }
     let mut checker = Checker::new();
     let gate = "run --simulate --fail-on-leak --max-peak 1GiB --json found.json python3";
     for program in ["server.py", "train.py 12"] {
@@ -142,20 +138,4 @@ fn run_doctor_and_ps_are_what_their_schemas_say() {
     assert!(text.contains("\"live_bytes\"") && text.contains("\"pids\""), "{text}");
     checker.check("ps", text.as_bytes());
     assert_eq!(checker.seen.len(), 3);
-}
-
-#[test]
-fn a_schema_refuses_what_it_does_not_describe() {
-    let schemas = schemas();
-    let ps = &schemas["vramtrace.ps/1"];
-    let good = serde_json::json!({"schema": "vramtrace.ps/1", "processes": [], "groups": []});
-    assert!(ps.is_valid(&good));
-    for (key, value) in [("schema", "vramtrace.ps/2".into()), ("processes", Value::Null)] {
-        let mut bad = good.clone();
-        bad[key] = value;
-        assert!(!ps.is_valid(&bad), "{bad}");
-    }
-    let mut lacking = good;
-    lacking.as_object_mut().unwrap().remove("groups");
-    assert!(!ps.is_valid(&lacking));
 }

@@ -12,16 +12,9 @@ fn out_of_memory(size: u64) -> TraceBuilder {
     t.alloc(SECOND, Kind::Device, 1 << 40, 20 * MIB);
     t.alloc(SECOND, Kind::Block, 1 << 40, 16 * MIB);
     t.refused(5 * SECOND, Kind::Device, size, RefusedBy::Cap, 64 * MIB);
-    t.event(
-        5 * SECOND,
-        Event::CacheOom {
-            device: DeviceId(0),
-            size,
-            allocated: 16 * MIB,
-            reserved: 20 * MIB,
-            stack: StackId(0),
-        },
-    );
+    let (device, allocated, reserved) = (DeviceId(0), 16 * MIB, 20 * MIB);
+    let failed = Event::CacheOom { device, size, allocated, reserved, stack: StackId(0) };
+    t.event(5 * SECOND, failed);
     t.event(6 * SECOND, Event::Ended);
     t
 }
@@ -86,6 +79,7 @@ fn a_finding_that_fails_a_report_is_printed() {
         scratch.fails(1, &format!("report t.vtrace --fail-on {finding}"), says);
     }
     assert!(scratch.run("report t.vtrace --fail-on cut-off").stderr.is_empty());
+    scratch.fails(2, "report t.vtrace --fail-on sorrow", "sorrow");
 }
 
 #[test]

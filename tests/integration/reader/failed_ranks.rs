@@ -2,7 +2,7 @@
 //! commands that are suggested name the process that failed.
 
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, training};
-use testkit::{Scratch, vramtrace};
+use testkit::{Said, Scratch};
 use vramtrace_format::Kind;
 use vramtrace_format::physical::MIB;
 
@@ -58,9 +58,7 @@ fn a_rank_that_was_killed_comes_first_where_none_ran_out_of_memory() {
 #[test]
 fn the_ranks_fit_80_columns() {
     let scratch = written([training(), failed(0), training(), killed(9 * SECOND)]);
-    let mut command = vramtrace();
-    command.args(["report", "job"]).current_dir(&scratch.0).env("COLUMNS", "80");
-    let shown = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let shown = Said::by(scratch.command(&["report", "job"]).env("COLUMNS", "80")).out;
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     let row = |start: &str| shown.lines().find(|line| line.starts_with(start)).unwrap();
     assert!(row("     1  4712  0 NVIDIA H200 ").ends_with("  out of memory"), "{shown}");

@@ -1,6 +1,6 @@
 //! `vramtrace import` from outside: what others recorded becomes a trace, or a clear error.
 
-use testkit::{Scratch, repository};
+use testkit::{Scratch, repository, unpacked};
 
 const SNAPSHOT: &str = "tests/data/torch_snapshot_2.11.pickle.gz";
 
@@ -36,9 +36,7 @@ fn a_trace_of_a_csv_has_no_stacks_and_says_why() {
 #[test]
 fn hostile_and_wrong_files_end_in_a_clear_error() {
     let scratch = Scratch::new();
-    let real =
-        std::process::Command::new("gzip").arg("-dc").arg(repository().join(SNAPSHOT)).output();
-    let real = real.unwrap().stdout;
+    let real = unpacked(SNAPSHOT);
     // cos\nsystem\n(S'touch owned'\ntR.
     let calls = b"\x80\x02cos\nsystem\n(X\x0b\0\0\0touch ownedtR.".to_vec();
     let new_style = b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x0btouch owned\x85R.".to_vec();
@@ -55,7 +53,7 @@ fn hostile_and_wrong_files_end_in_a_clear_error() {
         ("text", b"PNG".to_vec(), "neither a PyTorch memory snapshot"),
         ("gzip", b"\x1f\x8b\x08\0\0\0\0\0".to_vec(), "not whole gzip"),
     ] {
-        std::fs::write(scratch.0.join(name), bytes).unwrap();
+        scratch.write(name, bytes);
         for why in [part, name] {
             scratch.fails(2, &format!("import {name} -o out.vtrace"), why);
         }
@@ -73,7 +71,7 @@ fn an_rmm_log_becomes_a_trace() {
         1,10:00:00.000000,allocate,0x7f0000000000,8388608,0x1\n\
         1,10:00:01.000000,allocate,0x7f0000800000,4194304,0x2\n\
         1,10:00:02.500000,free,0x7f0000000000,8388608,0x1\n";
-    std::fs::write(scratch.0.join("rmm.dev1.txt"), rows).unwrap();
+    scratch.write("rmm.dev1.txt", rows);
     scratch.text("import rmm.dev1.txt -o rmm.vtrace");
     let shown = scratch.text("report rmm.vtrace");
     assert!(shown.contains("GPU 1") && shown.contains("traced for 2.5 s"), "{shown}");

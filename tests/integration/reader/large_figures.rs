@@ -4,6 +4,8 @@ use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder};
 use vramtrace_format::{Definition, DeviceId, Event, Kind, Mark, RefusedBy, Space, StackId};
 
+use super::READING;
+
 const OTHERS: [Kind; 6] =
     [Kind::Pool, Kind::Vmm, Kind::Managed, Kind::Array, Kind::HostPinned, Kind::Imported];
 const DAY: u64 = 86_400 * SECOND;
@@ -37,20 +39,10 @@ fn extreme(last: u64) -> TraceBuilder {
                 builder.free(now + 10, Space::Device, key);
             }
         }
-        builder.event(
-            now,
-            Event::CacheState { device: DeviceId(0), allocated: u64::MAX, reserved: u64::MAX },
-        );
-        builder.event(
-            now,
-            Event::CacheOom {
-                device: DeviceId(0),
-                size: u64::MAX,
-                allocated: u64::MAX - 5,
-                reserved: u64::MAX,
-                stack: StackId(1),
-            },
-        );
+        let (device, reserved, stack) = (DeviceId(0), u64::MAX, StackId(1));
+        builder.event(now, Event::CacheState { device, allocated: reserved, reserved });
+        let (size, allocated) = (u64::MAX, u64::MAX - 5);
+        builder.event(now, Event::CacheOom { device, size, allocated, reserved, stack });
         builder.sample(now, Some(u64::MAX - step), u64::MAX);
         builder.event(now + last / 100, Event::Mark { name: 0, mark: Mark::Pop });
     }
@@ -65,34 +57,9 @@ fn no_figure_and_no_time_ends_a_command() {
     extreme(u64::MAX >> 1).write(&scratch.0.join("b.vtrace"));
     scratch.contradicts();
     let mut panics = Vec::new();
-    for words in [
-        "report --full",
-        "report --json",
-        "report --by phase",
-        "report --by phase --json",
-        "report --by step",
-        "report --by step --json",
-        "report --html -o page.html",
-        "holders",
-        "holders --json --at peak",
-        "tree",
-        "leaks",
-        "leaks --json",
-        "oom",
-        "oom --json",
-        "frag",
-        "frag --json",
-        "whatif --conf default",
-        "flame -o -",
-        "verify",
-        "export --format csv -o -",
-        "export --format folded -o -",
-        "export --format perfetto -o p",
-        "export --format pprof -o q",
-        "export --format torch-snapshot -o s",
-        "diff b.vtrace",
-        "diff --format json b.vtrace",
-    ] {
+    let more =
+        ["holders --json --at peak", "verify", "diff b.vtrace", "diff --format json b.vtrace"];
+    for words in READING.into_iter().chain(more) {
         for trace in ["a.vtrace", "b.vtrace"] {
             panics.extend(panic_of(&scratch, &format!("{words} {trace}")));
         }

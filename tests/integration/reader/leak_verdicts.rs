@@ -2,7 +2,6 @@
 //! of PyTorch's cache. The table is in docs/gpu-evidence.md.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::sync::Mutex;
 
 use serde_json::Value;
@@ -84,14 +83,8 @@ type Found = BTreeMap<Case, Vec<Value>>;
 const OF_SAMPLES: &str = "linear thread one-of-many-sites many-ways late bursts paused two-sizes under-epochs nothing \
     cache lru warm-up saw-tooth library-start exit only-load training";
 
-/// The cases of programs of these names.
-fn cases_of(names: impl IntoIterator<Item = (&'static str, Level)>) -> Vec<Case> {
-    let at = |name| PROGRAMS.iter().position(|program| program.0 == name).unwrap();
-    names.into_iter().map(|(name, level)| (at(name), level)).collect()
-}
-
-/// With `clock` as the program's own clock (`tests/programs/clock.h`), or in real time.
-fn recorded(program: &Program, (at, level): Case, clock: Option<u64>, recording: &str) -> Run {
+/// With `clock` as the program's own clock (`tests/programs/clock.h`).
+fn recorded(program: &Program, (at, level): Case, clock: u64, recording: &str) -> Run {
     let name = PROGRAMS[at].0;
     let scratch = Scratch::new();
     let state = scratch.0.join("devices");
@@ -99,9 +92,7 @@ fn recorded(program: &Program, (at, level): Case, clock: Option<u64>, recording:
     // The programs do little else: the recorder's cost is no bound of samples here.
     setup = setup.env("VRAMTRACE_RECORD", recording).env("VRAMTRACE_OVERHEAD", "100%");
     setup = setup.env("VRAMTRACE_SIM_STATE", state).arg(name);
-    if let Some(seed) = clock {
-        setup = setup.env("VRAMTRACE_TEST_CLOCK", seed.to_string());
-    }
+    setup = setup.env("VRAMTRACE_TEST_CLOCK", clock.to_string());
     if level == Tensor || name == "framework" {
         setup = setup.arg(testkit::torch_stand_ins::libraries().join("libc10_cuda.so").display());
     }
@@ -109,7 +100,7 @@ fn recorded(program: &Program, (at, level): Case, clock: Option<u64>, recording:
 }
 
 /// What `vramtrace leaks` says of the programs' runs.
-fn leaks_of(cases: &[Case], clock: Option<u64>, recording: &str) -> Found {
+fn leaks_of(cases: &[Case], clock: u64, recording: &str) -> Found {
     let program = Program::c("leaks");
     let (left, runs) = (Mutex::new(cases.to_vec()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -247,7 +238,7 @@ fn verdicts_on_programs_with_known_answers() {
     let busy = std::env::var("VRAMTRACE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     let mut all_wrong = String::new();
     for clock in 0..=busy.unwrap_or(1) {
-        let found = leaks_of(&all_cases(), Some(clock), "full");
+        let found = leaks_of(&all_cases(), clock, "full");
         if !are_stacks_taken(&found) {
             return;
         }
@@ -265,28 +256,12 @@ fn verdicts_on_programs_with_known_answers() {
     assert!(all_wrong.is_empty(), "{all_wrong}");
 }
 
-/// In real time: a few that no pause of the machine should make look like others. One of some 4,000 runs had no verdict, for a
-/// reason that was not found: what is wrong must be wrong twice, and the first time is printed also where the test passes.
-#[test]
-fn verdicts_in_real_time() {
-    let wanted = [("linear", Driver), ("two-sizes", Tensor), ("nothing", Driver), ("exit", Tensor)];
-    let wrong = || {
-        let found = leaks_of(&cases_of(wanted), None, "full");
-        if are_stacks_taken(&found) { scored(&found).1 } else { String::new() }
-    };
-    let first = wrong();
-    if !first.is_empty() {
-        // Not by eprintln!, which is shown of tests that fail alone.
-        let _ = writeln!(std::io::stderr(), "leak_verdicts: in real time, once: {first}");
-        assert!(wrong().is_empty(), "twice: {first}");
-    }
-}
-
 /// Samples of blocks give the same verdicts as all of them, where what leaks is large against their rate.
 #[test]
 fn verdicts_of_samples() {
-    let cases = cases_of(OF_SAMPLES.split(' ').map(|name| (name, Tensor)));
-    let found = leaks_of(&cases, Some(0), "sampled");
+    let at = |name| PROGRAMS.iter().position(|program| program.0 == name).unwrap();
+    let cases: Vec<Case> = OF_SAMPLES.split(' ').map(|name| (at(name), Tensor)).collect();
+    let found = leaks_of(&cases, 0, "sampled");
     if are_stacks_taken(&found) {
         let (_, wrong) = scored(&found);
         assert!(wrong.is_empty(), "{wrong}");

@@ -1,11 +1,8 @@
 //! `vramtrace leaks`: verdicts for programs with known answers, and for traces.
 
-use std::io::BufRead;
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder};
-use testkit::{Program, Scratch, Setup, has};
+use testkit::{InteractiveProgram, Scratch, Setup, has};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Event, Kind, Space};
 
@@ -68,15 +65,16 @@ fn a_leak_is_named_with_its_evidence() {
 #[test]
 fn small_ones_and_known_ones_are_left_out() {
     let scratch = Scratch::with(&leaking());
-    let write = |name: &str, rules: &str| std::fs::write(scratch.0.join(name), rules).unwrap();
-    for (at, rule) in
-        ["function: train", "file: */me/train.py", "library: libmine*"].iter().enumerate()
-    {
-        write(&format!("known-{at}"), &format!("# known\n\n{rule}\n"));
+    for (name, rules) in [
+        ("known-0", "# known\n\nfunction: train\n"),
+        ("known-1", "# known\n\nfile: */me/train.py\n"),
+        ("known-2", "# known\n\nlibrary: libmine*\n"),
+        ("no-such", "function: no_such\n"),
+        ("old", "file: train.py\n# old\nlibrary: gone*\n"),
+        ("bad", "# fine\nlibmine\n"),
+    ] {
+        scratch.write(name, rules);
     }
-    write("no-such", "function: no_such\n");
-    write("old", "file: train.py\n# old\nlibrary: gone*\n");
-    write("bad", "# fine\nlibmine\n");
     scratch.prints(
         "leaks/suppressed",
         &[
@@ -170,23 +168,6 @@ fn a_lost_beginning_counts_as_there_from_the_first() {
     );
 }
 
-#[test]
-fn many_stacks_of_one_line_leak_together() {
-    let mut t = TraceBuilder::new();
-    t.code(1, "leak", "/home/me/a.py", 7);
-    for path in 0..200 {
-        t.code(100 + path, &format!("path{path}"), "/home/me/b.py", path as i32);
-        t.stack(path + 1, &[], &[1, 100 + path], &[]);
-    }
-    for step in 0..200 {
-        let now = SECOND + step * 10 * MS;
-        t.alloc_by(now, Kind::Device, (step + 1) << 30, 2 * MIB, step as u32 + 1);
-        t.alloc_by(now, Kind::Device, 500 << 30, 4 * MIB, 0);
-        t.free(now + MS, Space::Device, 500 << 30);
-    }
-    Scratch::with(&t).prints("leaks/many-stacks", &["leaks t.vtrace"]);
-}
-
 /// A wrapper by which twelve parts of a program make something once each, and each step what it frees.
 #[test]
 fn singletons_of_a_line_that_steps_use_too_are_no_leak() {
@@ -216,17 +197,8 @@ fn singletons_of_a_line_that_steps_use_too_are_no_leak() {
 
 /// A leaking program that waits at its end, and is examined then: the JSON document and the text.
 fn asked(setup: Setup) -> (Value, String) {
-    let scratch = Scratch::new();
-    let setup = setup.env("VRAMTRACE_TEST_CLOCK", "0");
-    let mut command = setup.command(&Program::c("leaks").0, &scratch);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
-    let (all, shown) = (scratch.json("leaks"), scratch.text("leaks"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    (all, shown)
+    let program = InteractiveProgram::start_as("leaks", setup.env("VRAMTRACE_TEST_CLOCK", "0"));
+    (program.scratch.json("leaks"), program.scratch.text("leaks"))
 }
 
 #[test]

@@ -34,3 +34,32 @@ mod stacks_export;
 mod steps;
 mod timeline_export;
 mod verify;
+
+/// Every command that reads a trace, which follows these words.
+const READING: [&str; 25] = [
+    "report --full",
+    "report --json",
+    "report --by phase",
+    "report --by phase --json",
+    "report --by step",
+    "report --by step --json",
+    "report --html --force -o page.html",
+    "holders",
+    "holders --json --at end",
+    "tree",
+    "leaks",
+    "leaks --json",
+    "oom",
+    "oom --json",
+    "frag",
+    "frag --json",
+    "whatif --conf default",
+    "whatif --json --conf default",
+    "export --format csv -o -",
+    "export --format folded -o -",
+    "export --format perfetto -o -",
+    "export --format pprof -o -",
+    "export --format torch-snapshot -o -",
+    "flame -o -",
+    "pack --force -o packed",
+];

@@ -1,61 +1,29 @@
 //! Traces that do not tell all: damaged ones, and bounded ones whose events were erased.
 
-use serde_json::Value;
 use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder, cached};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Alloc, Counters, Event, Kind, SiteId, Space, StackId, TraceReader};
 
-/// A trace of which one record of an event is broken.
-fn damaged() -> Scratch {
-    let scratch = Scratch::new();
-    let mut bytes = cached().bytes();
-    let middle = {
-        let reader = TraceReader::new(&bytes).unwrap();
-        let events: Vec<u64> = reader.events().map(|event| event.offset).collect();
-        events[events.len() / 2]
-    };
-    bytes[middle as usize + 9] ^= 0x55;
-    std::fs::write(scratch.0.join("t.vtrace"), bytes).unwrap();
-    scratch
-}
+use super::READING;
 
 #[test]
 fn every_command_that_reads_tells_of_damage_in_one_line() {
-    let scratch = damaged();
-    for line in [
-        "report t.vtrace",
-        "report t.vtrace --json",
-        "report t.vtrace --by phase",
-        "report t.vtrace --by step",
-        "holders t.vtrace",
-        "holders t.vtrace --json --at end",
-        "leaks t.vtrace",
-        "leaks t.vtrace --json",
-        "oom t.vtrace",
-        "oom t.vtrace --json",
-        "frag t.vtrace",
-        "frag t.vtrace --json",
-        "whatif t.vtrace --conf default",
-        "whatif t.vtrace --json --conf default",
-        "export t.vtrace --format csv -o -",
-        "export t.vtrace --format folded -o -",
-        "export t.vtrace --format torch-snapshot -o -",
-        "flame t.vtrace -o -",
-        "pack t.vtrace",
-    ] {
-        let output = scratch.run(line);
-        let printed = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{line}: {printed}");
-        let of_damage =
-            printed.lines().filter(|line| line.contains("t.vtrace: damaged in 1 place"));
-        assert_eq!(of_damage.count(), 1, "{line}: {printed}");
+    let mut bytes = cached().bytes();
+    let offsets: Vec<u64> =
+        TraceReader::new(&bytes).unwrap().events().map(|event| event.offset).collect();
+    // A record of an event is broken.
+    bytes[offsets[offsets.len() / 2] as usize + 9] ^= 0x55;
+    let scratch = Scratch::new();
+    scratch.write("t.vtrace", bytes);
+    for line in READING {
+        let said = scratch.says(&line.split(' ').chain(["t.vtrace"]).collect::<Vec<_>>()).ended(0);
+        let of_damage = said.err.matches("t.vtrace: damaged in 1 place").count();
+        assert_eq!(of_damage, 1, "{line}: {}", said.err);
         if line.contains("--json") {
-            let all: Value = serde_json::from_slice(&output.stdout).unwrap();
-            let damage = match line.starts_with("report") {
-                true => &all["processes"][0]["damage"],
-                false => &all["damage"][0],
-            };
+            let all = said.json();
+            let all = if line.starts_with("report") { &all["processes"][0] } else { &all };
+            let damage = if all["damage"].is_array() { &all["damage"][0] } else { &all["damage"] };
             assert_eq!(damage["places"], 1, "{line}: {all:#}");
         }
     }

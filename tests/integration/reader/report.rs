@@ -1,12 +1,11 @@
 //! `vramtrace report` as a command: which traces it takes, what it says, its exit status.
 
 use std::path::Path;
-use std::process::Command;
 
 use testkit::trace_builder::{MS, SECOND, TraceBuilder};
-use testkit::{Scratch, bin_dir, vramtrace};
-use vramtrace_format::physical::{GIB, MIB, PAGE};
-use vramtrace_format::{Event, Kind, RefusedBy, Space};
+use testkit::{Said, Scratch, bin_dir};
+use vramtrace_format::physical::{GIB, PAGE};
+use vramtrace_format::{Event, Kind, Space};
 
 /// Of the newest run.
 fn pids(scratch: &Scratch) -> Vec<u64> {
@@ -18,13 +17,10 @@ fn pids(scratch: &Scratch) -> Vec<u64> {
 /// The run that comes with the command, with all that a report may show.
 #[test]
 fn one_screen_unless_all_is_asked_for() {
-    let scratch = Scratch::new();
-    scratch.text("demo --out .");
-    std::fs::rename(scratch.0.join("recorded.vtrace"), scratch.0.join("t.vtrace")).unwrap();
+    let scratch = Scratch::recorded("assets/recorded.vtrace.gz");
     let printed = |name: &str, columns: &str, more: &[&str]| {
-        let mut command = vramtrace();
-        command.args([name, "t.vtrace"]).args(more).current_dir(&scratch.0);
-        String::from_utf8(command.env("COLUMNS", columns).output().unwrap().stdout).unwrap()
+        let mut command = scratch.command(&[&[name, "t.vtrace"], more].concat());
+        Said::by(command.env("COLUMNS", columns)).out
     };
     let shown = |columns: &str, more: &[&str]| printed("report", columns, more);
     for (columns, lines) in [("60", 70), ("80", 56), ("120", 49)] {
@@ -80,8 +76,8 @@ fn one_file_is_reported_in_words_without_colour_in_a_pipe() {
     let scratch = Scratch::new();
     small(7, 1).write(&scratch.0.join("a.vtrace"));
     scratch.prints("report/one", &["report a.vtrace"]);
-    let output = vramtrace().args(["report", "a.vtrace"]).current_dir(&scratch.0).output().unwrap();
-    assert!(!output.stdout.contains(&0x1b) && output.stderr.is_empty());
+    let said = Said::by(scratch.command(&["report", "a.vtrace"]).env_remove("NO_COLOR"));
+    assert!(!said.out.contains('\x1b') && said.err.is_empty());
 }
 
 #[test]
@@ -127,9 +123,9 @@ fn nothing_named_is_the_newest_run() {
 fn wrong_input_says_what_is_wrong_and_what_would_be_right() {
     let scratch = Scratch::new();
     let path = &scratch.0;
-    std::fs::write(path.join("text.vtrace"), "no trace at all ".repeat(500)).unwrap();
-    std::fs::write(path.join("short.vtrace"), "x").unwrap();
-    std::fs::write(path.join("empty.vtrace"), "").unwrap();
+    scratch.write("text.vtrace", "no trace at all ".repeat(500));
+    scratch.write("short.vtrace", "x");
+    scratch.write("empty.vtrace", "");
     std::fs::create_dir(path.join("nothing")).unwrap();
     scratch.damaged_traces();
     for (line, why) in [
@@ -153,29 +149,6 @@ fn wrong_input_says_what_is_wrong_and_what_would_be_right() {
 }
 
 #[test]
-fn findings_asked_for_are_exit_1() {
-    let scratch = Scratch::new();
-    let mut t = small(7, 1);
-    t.refused(5 * SECOND, Kind::Device, GIB, RefusedBy::Cap, 4 * GIB);
-    t.write(&scratch.0.join("refused.vtrace"));
-    let mut freed = TraceBuilder::new();
-    freed.alloc(SECOND, Kind::Device, 16 * PAGE, MIB);
-    freed.free(2 * SECOND, Space::Device, 16 * PAGE);
-    freed.event(3 * SECOND, Event::Ended);
-    freed.write(&scratch.0.join("clean.vtrace"));
-    for (status, line) in [
-        (0, "refused.vtrace"),
-        (1, "refused.vtrace --fail-on refusal"),
-        (1, "refused.vtrace --fail-on live"),
-        (0, "refused.vtrace --fail-on cut-off"),
-        (0, "clean.vtrace --fail-on refusal --fail-on live"),
-        (2, "clean.vtrace --fail-on sorrow"),
-    ] {
-        scratch.fails(status, &format!("report {line}"), "");
-    }
-}
-
-#[test]
 fn the_report_is_of_the_moment_asked_for() {
     let scratch = Scratch::with(&small(7, 1));
     let live = |at| {
@@ -190,7 +163,8 @@ fn the_report_is_of_the_moment_asked_for() {
 #[test]
 fn a_reader_that_closes_its_pipe_is_no_error() {
     let scratch = Scratch::with(&small(7, 1));
-    let script = format!("{} report t.vtrace | head -1", bin_dir().join("vramtrace").display());
-    let output = Command::new("sh").args(["-c", &script]).current_dir(&scratch.0).output().unwrap();
-    assert_eq!(output.stderr, b"");
+    let program = bin_dir().join("vramtrace");
+    let script = format!("{} report t.vtrace 2> err | head -1; cat err", program.display());
+    let said = scratch.shell(&script);
+    assert_eq!(said.lines().count(), 1, "{said}");
 }

@@ -1,18 +1,13 @@
 //! The replayed allocator against torch 2.11: two recorded runs, each measured on an H200 under several settings and limits,
 //! and the requests of two programs, measured on an H100, one process per row.
 
-use std::io::Read;
 use vramtrace_reader::allocator::{Conf, Log, replay, smallest_capacity};
 
 const GIB: u64 = 1 << 30;
 
 /// The recorded requests, from the columns action,addr,size,stream.
 fn recorded(name: &str) -> Log {
-    let path = format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"));
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
-        .read_to_string(&mut text)
-        .unwrap();
+    let text = String::from_utf8(testkit::unpacked(&format!("tests/data/{name}"))).unwrap();
     let (mut log, mut streams) = (Log::default(), Vec::new());
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();

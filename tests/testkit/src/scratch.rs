@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::verify::{Expected, violations};
-use crate::{reachable_directory, temporary};
+use crate::{reachable_directory, repository, temporary};
 
 /// A new directory under cargo's temporary directory, removed when it is dropped, but kept after a failure.
 /// The traces in it must then pass `vramtrace verify`.
@@ -27,6 +27,17 @@ impl Scratch {
         let dir = place.join(format!("run-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Scratch::at(dir)
+    }
+
+    /// A new directory with the programs of the documents.
+    pub fn with_programs() -> Scratch {
+        let scratch = Scratch::new();
+        for entry in std::fs::read_dir(repository().join("docs/programs")).unwrap().flatten() {
+            if entry.path().is_file() {
+                std::fs::copy(entry.path(), scratch.0.join(entry.file_name())).unwrap();
+            }
+        }
+        scratch
     }
 
     /// An existing directory.

@@ -372,16 +372,9 @@ pub fn cached() -> TraceBuilder {
     for _ in 0..2 {
         t.refused(10 * SECOND, Kind::Device, 40 * MIB, RefusedBy::Cap, CAP);
     }
-    t.event(
-        10 * SECOND,
-        Event::CacheOom {
-            device: DeviceId(0),
-            size: 40 * MIB,
-            allocated: 106 * MIB,
-            reserved: 164 * MIB,
-            stack: StackId(6),
-        },
-    );
+    let (device, allocated, reserved) = (DeviceId(0), 106 * MIB, 164 * MIB);
+    let (size, stack) = (40 * MIB, StackId(6));
+    t.event(10 * SECOND, Event::CacheOom { device, size, allocated, reserved, stack });
     t.event(11 * SECOND, Event::Ended);
     t
 }
