@@ -1,8 +1,7 @@
 //! Steps of a training: `report --by step`, `--at step:N`, and the step of a post-mortem, on recorded runs.
 
-use serde_json::{Value, json};
-use testkit::Scratch;
-use testkit::has;
+use serde_json::json;
+use testkit::{Scratch, has, unpacked};
 
 const GPT2: &str = "tests/data/roles/gpt2.vtrace.gz";
 
@@ -22,73 +21,48 @@ fn the_figures_of_a_step_are_those_of_its_moments() {
     }
 }
 
-/// Equal steps are one row; evaluation has other rows; skipped updates are said.
+/// Equal steps are one row; evaluation has other rows; skipped updates are said. Where steps cannot be told the reason is.
 #[test]
-fn a_table_has_the_steps() {
-    let table = |packed: &str| {
-        let report = Scratch::recorded(packed).text("report --by step t.vtrace");
-        let rows = report.lines().skip_while(|line| !line.contains("by step"));
-        rows.map(str::to_string).collect::<Vec<_>>()
-    };
-    let rows = table(GPT2);
-    assert!(rows[0].starts_with("GPU 0 by step  5 steps"), "{rows:#?}");
-    assert!(rows[2].trim_start().starts_with("1 "), "{rows:#?}");
-    assert!(rows[3].trim_start().starts_with("2 to 5"), "{rows:#?}");
-    let rows = table("tests/data/steps/evaluation.vtrace.gz");
-    let words =
-        |line: &&String| line.split_whitespace().take(4).eq("apart 3 forward passes".split(' '));
-    assert_eq!(rows.iter().filter(words).count(), 3, "{rows:#?}");
-    let rows = table("tests/data/steps/scaler.vtrace.gz");
-    assert!(rows[0].contains("10 steps; 3 skipped by the optimizer"), "{rows:#?}");
-}
-
-#[test]
-fn where_steps_cannot_be_told_the_reason_is_printed() {
-    for (packed, name, sentence) in [
-        ("roles/gen", "no-backward", "no steps: "),
-        ("steps/kept_gradients", "no-updates", "iterations cannot be told from micro-batches: "),
-    ] {
-        let run = Scratch::recorded(&format!("tests/data/{packed}.vtrace.gz"));
-        let report = run.text("report --by step t.vtrace");
-        assert!(report.contains(sentence), "{report}");
-        let steps = run.json("report --by step t.vtrace")["processes"][0]["steps"].clone();
-        has(&steps, json!({ "count": null, "unknown": name }));
-        assert!(steps["why"].as_str().unwrap().starts_with(sentence), "{steps}");
-        assert_eq!(steps["steps"], Value::Array(Vec::new()));
-    }
-}
-
-#[test]
-fn every_command_with_a_moment_takes_a_step() {
-    let run = Scratch::recorded(GPT2);
-    for line in [
-        "report --at step:2 t.vtrace",
-        "holders --by role --at step:2:end t.vtrace",
-        "tree --at step:2 t.vtrace",
-        "frag --at step:2 t.vtrace",
-        "diff --at step:1:end --vs step:5:end t.vtrace",
-        "flame --at step:2 -o flame.svg t.vtrace",
-        "export --format folded --at step:2 -o - t.vtrace",
-    ] {
-        run.text(line);
-    }
-    let heading = run.text("holders --at step:2 t.vtrace");
-    assert!(heading.starts_with("GPU 0, at the peak of step 2 ("), "{heading}");
-    let roles = run.json("holders --by role --at step:2:end t.vtrace");
-    let of = |role: &str| -> u64 {
-        let all = roles["holders"].as_array().unwrap().iter();
-        all.filter(|of| of["role"] == role).map(|of| of["bytes"].as_u64().unwrap()).sum()
-    };
-    assert_eq!((of("weights"), of("gradients")), (498_558_976, 0), "zeroed after the step");
-    for command in
-        ["report", "holders", "tree", "frag", "flame -o f.svg", "export --format folded -o -"]
+fn a_table_has_the_steps_and_every_command_with_a_moment_takes_one() {
+    let run = Scratch::new();
+    for name in
+        ["roles/gpt2", "roles/gen", "steps/evaluation", "steps/scaler", "steps/kept_gradients"]
     {
-        let words = "t.vtrace: --at step:6: the run has 5 steps, there is no step 6";
-        run.fails(2, &format!("{command} --at step:6 t.vtrace"), words);
+        let to = format!("{}.vtrace", name.split_once('/').unwrap().1);
+        run.write(&to, unpacked(&format!("tests/data/{name}.vtrace.gz")));
     }
-    run.fails(2, "holders --at step:0 t.vtrace", "`step:23` (its peak)");
-    let generation = Scratch::recorded("tests/data/roles/gen.vtrace.gz");
-    generation.fails(2, "holders --at step:1 t.vtrace", "--at step:1: no steps: ");
+    let steps = "--json | processes.0.steps.count processes.0.steps.unknown processes.0.steps.why";
+    run.prints(
+        "steps",
+        &[
+            "report --by step --no-hints gpt2.vtrace",
+            "report --by step --no-hints evaluation.vtrace",
+            "report --by step --no-hints scaler.vtrace",
+            "report --by step --no-hints kept_gradients.vtrace",
+            &format!("report --by step gen.vtrace {steps}"),
+            &format!("report --by step kept_gradients.vtrace {steps}"),
+            "holders --at step:2 --top 1 gpt2.vtrace",
+            "holders --by role --at step:2:end gpt2.vtrace",
+            "report --at step:6 gpt2.vtrace",
+            "holders --at step:6 gpt2.vtrace",
+            "tree --at step:6 gpt2.vtrace",
+            "frag --at step:6 gpt2.vtrace",
+            "flame -o f.svg --at step:6 gpt2.vtrace",
+            "export --format folded -o - --at step:6 gpt2.vtrace",
+            "holders --at step:0 gpt2.vtrace",
+            "holders --at step:1 gen.vtrace",
+        ],
+    );
+    for line in [
+        "report --at step:2",
+        "tree --at step:2",
+        "frag --at step:2",
+        "diff --at step:1:end --vs step:5:end",
+        "flame --at step:2 -o flame.svg",
+        "export --format folded --at step:2 -o -",
+    ] {
+        run.text(&format!("{line} gpt2.vtrace"));
+    }
 }
 
 /// Under one plateau of the cache phases differ by what is allocated.
