@@ -2,34 +2,33 @@
 //! holds, and nobody is taken for dead who is not.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use testkit::{InteractiveProgram, Scratch, Setup, SharedMemory, skip_here};
-use vramtrace_format::group::{GROUP_WORDS, GroupPage};
+use testkit::{InteractiveProgram, Scratch, Setup, SharedMemory, eventually, permitted, skip_here};
 use vramtrace_format::member::Member;
 use vramtrace_format::proc::{Life, Stat};
+
+use crate::namespaces::child_of;
 
 const MIB: u64 = 1 << 20;
 /// Of two members with a context each, under 4 GiB: what one of them can still have if the other has [`HALF`].
 const HALF: &str = "a 1500";
 
 struct Group {
-    name: String,
+    of: testkit::Group,
     memory: SharedMemory,
     state: Scratch,
 }
 
 impl Group {
     fn new(what: &str) -> Group {
-        let name = format!("test-blind-{what}-{}", std::process::id());
-        Group { name, memory: SharedMemory::new(), state: Scratch::reachable() }
+        let of = testkit::Group::new(&format!("blind-{what}"));
+        Group { of, memory: SharedMemory::new(), state: Scratch::reachable() }
     }
 
     fn setup(&self) -> Setup {
-        let setup = self.memory.setup().env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", self.name));
+        let setup = self.memory.setup().env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", self.of.0));
         setup.env("VRAMTRACE_SIM_STATE", self.state.0.join("state"))
     }
 
@@ -37,30 +36,11 @@ impl Group {
         InteractiveProgram::start(self.setup())
     }
 
-    fn directory(&self) -> PathBuf {
-        format!("/dev/shm/vramtrace-{}/group.{}", testkit::user(), self.name).into()
-    }
-
-    fn entry(&self) -> String {
-        let mut files = fs::read_dir(self.directory()).unwrap();
-        files.next().unwrap().unwrap().file_name().into_string().unwrap()
-    }
-
-    fn page(&self) -> GroupPage<'static> {
-        let segment: i32 = self.entry().split('.').nth(1).unwrap().parse().unwrap();
-        // SAFETY: a segment of a group's size, attached until the test ends.
-        let words = unsafe {
-            let at = libc::shmat(segment, std::ptr::null(), 0);
-            assert_ne!(at as isize, -1);
-            &*at.cast::<[AtomicU64; GROUP_WORDS]>()
-        };
-        GroupPage::look(words).unwrap()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(self.directory());
+    /// A member says this of the group once.
+    #[track_caller]
+    fn is_said(&self, member: &InteractiveProgram, what: &str) {
+        let line = format!("VRAMTRACE_CAP_GROUP={}: {what}", self.of.0);
+        assert_eq!(member.stderr().matches(&line).count(), 1, "{}", member.stderr());
     }
 }
 
@@ -71,14 +51,6 @@ fn becomes_blind(program: &mut InteractiveProgram, what: u32) -> bool {
         skip_here(&format!("situation {what} of interactive.c: errno {errno}"));
     }
     errno == 0
-}
-
-fn wait_until(what: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !what() {
-        assert!(Instant::now() < end, "it did not come to pass");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// chroot, no descriptors, /proc unmounted, hidepid, Landlock.
@@ -95,10 +67,10 @@ fn who_cannot_read_proc_takes_nobody_for_dead_and_finds_who_is() {
             assert_eq!((blind.result("a 3000"), seen.result("a 3000")), (2, 2), "{what}");
             std::thread::sleep(Duration::from_millis(2));
         }
-        assert_eq!(group.page().members().count(), 2, "{what}");
+        assert_eq!(group.of.page().members().count(), 2, "{what}");
         // It has ended, and nobody has waited for it: only /proc could tell that.
         seen.child.kill().unwrap();
-        wait_until(|| Stat::of(seen.pid()).is_some_and(|stat| !stat.is_alive()));
+        eventually(|| Stat::of(seen.pid()).is_some_and(|stat| !stat.is_alive()), |ended| *ended);
         std::thread::sleep(Duration::from_millis(2));
         let result = blind.result("a 3000");
         let looks = what == 4;
@@ -108,7 +80,7 @@ fn who_cannot_read_proc_takes_nobody_for_dead_and_finds_who_is() {
         if !looks {
             // The command removes it for all.
             group.memory.ps(&[]);
-            assert_eq!(group.page().members().count(), 1, "{what}");
+            assert_eq!(group.of.page().members().count(), 1, "{what}");
             assert_eq!(blind.result("a 3000"), 0, "{what}");
         }
         seen.child.wait().unwrap();
@@ -135,11 +107,8 @@ fn who_has_another_ipc_namespace_or_user_names_whom_it_cannot_check() {
         let pid = seen.pid();
         seen.kill();
         assert_eq!(blind.result("a 3000"), 2, "{what}");
-        let line = format!(
-            "VRAMTRACE_CAP_GROUP={}: from here it cannot be told whether these members still run: [{pid}];",
-            group.name
-        );
-        assert_eq!(blind.stderr().matches(&line).count(), 1, "{what}: {}", blind.stderr());
+        let line = "from here it cannot be told whether these members still run";
+        group.is_said(&blind, &format!("{line}: [{pid}];"));
         // One that can look removes it.
         let mut looks = group.start();
         assert_eq!((looks.result("a 100"), blind.result("a 2000")), (0, 0), "{what}");
@@ -150,16 +119,13 @@ fn who_has_another_ipc_namespace_or_user_names_whom_it_cannot_check() {
 #[test]
 fn two_time_namespaces_agree_about_a_process() {
     const TIME: [&str; 6] = ["unshare", "--time", "--boottime", "100000", "--fork", "--"];
-    let ran = Command::new(TIME[0]).args(&TIME[1..]).arg("true").output();
-    if !ran.is_ok_and(|ran| ran.status.success()) {
-        skip_here("unshare --time is not permitted");
+    if !permitted(&TIME) {
         return;
     }
     let group = Group::new("time");
     let mut here = group.start();
     let mut there = InteractiveProgram::start(group.setup().through(&TIME));
-    let children = format!("/proc/{0}/task/{0}/children", there.pid());
-    let pid: u32 = fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let pid = child_of(there.pid());
     // On a busy machine 7 of 112 runs counted the memory of the first as that of the second too. Both fit then.
     assert_eq!((here.result("a 1400"), there.result("a 100")), (0, 0));
     for _ in 0..3 {
@@ -174,9 +140,7 @@ fn two_time_namespaces_agree_about_a_process() {
         let live = |pid| SharedMemory::live_bytes(&found, pid);
         assert_eq!((live(here.pid()), live(pid)), (Some(1400 * MIB), Some(100 * MIB)));
         for pid in [here.pid(), pid] {
-            let (status, _, err) =
-                group.memory.command(launcher, &["cap", "--pid", &pid.to_string(), "3GiB"]);
-            assert_eq!(status, 0, "{err}");
+            group.memory.says(launcher, &format!("cap --pid {pid} 3GiB"));
         }
     }
     let trace = testkit::report(&there.traces());
@@ -192,10 +156,9 @@ fn who_joins_after_the_directory_was_removed_shares_the_limit() {
     let group = Group::new("removed");
     let mut first = group.start();
     assert_eq!(first.result("a 2000"), 0);
-    let entry = group.entry();
+    let (entry, segment) = (group.of.entry(), group.of.segment());
     for all in [false, true] {
-        let segment: i32 = entry.split('.').nth(1).unwrap().parse().unwrap();
-        fs::remove_dir_all(group.directory()).unwrap();
+        fs::remove_dir_all(group.of.directory()).unwrap();
         if all {
             // As systemd does at a user's logout.
             // SAFETY: takes no pointer.
@@ -203,7 +166,7 @@ fn who_joins_after_the_directory_was_removed_shares_the_limit() {
         }
         let mut second = group.start();
         assert_eq!((second.result("a 2000"), second.result("a 100")), (2, 0));
-        assert_eq!(group.entry(), entry, "it is the same page");
+        assert_eq!(group.of.entry(), entry, "it is the same page");
         assert_eq!(first.result("a 1500"), 2);
     }
 }
@@ -213,25 +176,14 @@ fn a_member_gives_its_page_the_name_again() {
     let group = Group::new("name");
     let mut member = group.start();
     assert_eq!(member.result(HALF), 0);
-    let entry = group.entry();
-    fs::remove_dir_all(group.directory()).unwrap();
-    wait_until_calls(&mut member, || group.directory().exists());
-    assert_eq!(group.entry(), entry);
-    let line = format!("VRAMTRACE_CAP_GROUP={}: its name in memory was removed", group.name);
-    assert_eq!(member.stderr().matches(&line).count(), 1, "{}", member.stderr());
-    let (status, _, err) = group.memory.command(&[], &["cap", "--group", &group.name, "3GiB"]);
-    assert_eq!(status, 0, "{err}");
+    let entry = group.of.entry();
+    fs::remove_dir_all(group.of.directory()).unwrap();
+    // It does at one of its calls.
+    eventually(|| member.result("c 1"), |_| group.of.directory().exists());
+    assert_eq!(group.of.entry(), entry);
+    group.is_said(&member, "its name in memory was removed");
+    group.memory.says(&[], &format!("cap --group {} 3GiB", group.of.0));
     assert_eq!(member.result("a 1200"), 2);
-}
-
-/// Makes calls until it is so.
-fn wait_until_calls(program: &mut InteractiveProgram, what: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !what() {
-        assert!(Instant::now() < end, "it did not come to pass");
-        assert_eq!(program.result("c 1"), 0);
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -239,7 +191,7 @@ fn who_is_removed_while_it_lives_joins_again_with_what_it_holds() {
     let group = Group::new("again");
     let (mut removed, mut other) = (group.start(), group.start());
     assert_eq!(removed.result("a 1500"), 0);
-    let page = group.page();
+    let page = group.of.page();
     let counted = page.sum(0);
     let me = Member { pid: std::process::id(), segment: 0, made: 0 };
     let dead = |member: Member| match member.pid == removed.pid() {
@@ -252,9 +204,7 @@ fn who_is_removed_while_it_lives_joins_again_with_what_it_holds() {
     assert_eq!(other.result("a 3000"), 0);
     assert_eq!(removed.result("a 100"), 2);
     assert_eq!((page.members().count(), page.sum(0)), (2, counted + 3000 * MIB));
-    let line =
-        format!("VRAMTRACE_CAP_GROUP={}: this process was removed while it lives", group.name);
-    assert_eq!(removed.stderr().matches(&line).count(), 1, "{}", removed.stderr());
+    group.is_said(&removed, "this process was removed while it lives");
     assert_eq!(other.result("a 1"), 2);
     assert_eq!((removed.result("f"), other.result("f")), (0, 0));
     assert_eq!((removed.result("a 1500"), other.result("a 1500")), (0, 0));
@@ -279,7 +229,7 @@ fn a_child_that_lives_on_keeps_no_share_and_an_exec_gives_it_up() {
     std::thread::sleep(Duration::from_millis(2));
     // The simulated driver does not take back what it had; the group does not count it any more.
     other.result("a 3500");
-    let page = group.page();
+    let page = group.of.page();
     let pids: Vec<u32> = page.members().map(|member| member.pid).collect();
     let counts = (0..2).map(|slot| page.count(slot, 0).load(Ordering::SeqCst));
     assert_eq!((pids.len(), counts.sum::<u64>()), (2, page.sum(0)), "{pids:?}");

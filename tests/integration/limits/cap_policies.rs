@@ -1,14 +1,9 @@
 //! How a cap is applied: one that only warns, and the soft limit.
 
 use serde_json::json;
-use testkit::InteractiveProgram;
-use testkit::{Setup, has, vramtrace};
+use testkit::{InteractiveProgram, Scratch, Setup, has};
 
 const MIB: u64 = 1 << 20;
-
-fn device(process: &serde_json::Value) -> &serde_json::Value {
-    &process["devices"][0]
-}
 
 #[test]
 fn a_cap_that_only_warns_refuses_nothing_and_tells_all() {
@@ -20,21 +15,20 @@ fn a_cap_that_only_warns_refuses_nothing_and_tells_all() {
     }
     let printed = warned.stderr();
     assert_eq!(printed.matches("only warns").count(), 1, "{printed}");
-    assert!(
-        printed.contains("cuda:0: a request of 1.00 GiB exceeds the cap of 1.00 GiB"),
-        "{printed}"
-    );
-    let process = warned.end();
-    let device = device(&process);
-    has(device, json!({ "cap_bytes": 1024 * MIB, "cap_mode": "warn", "refused_by_cap": 0 }));
+    let line = "cuda:0: a request of 1.00 GiB exceeds the cap of 1.00 GiB";
+    assert!(printed.contains(line), "{printed}");
+    let device = warned.end()["devices"][0].clone();
+    has(&device, json!({ "cap_bytes": 1024 * MIB, "cap_mode": "warn", "refused_by_cap": 0 }));
     // a 1024, m 200, p 500, a 1, s 4096.
     assert_eq!(device["would_have_refused"], 5, "{device:#}");
     let refusals = device["refusals"].as_array().unwrap();
     assert_eq!(refusals.len(), 5);
     assert!(refusals.iter().all(|one| one["result"] == 0 && one["cap_bytes"] == 1024 * MIB));
-    let report = vramtrace().args(["report", "--full"]).args(warned.traces()).output().unwrap();
-    let all = String::from_utf8_lossy(&report.stdout).into_owned();
+    let all = warned.scratch.text("report . --full");
     assert!(all.contains("only warns") && all.contains("would refuse"), "{all}");
+    let none = warned.scratch.text("oom .");
+    assert!(none.contains("no out-of-memory; cuda:0: no refusal, "), "{none}");
+    assert!(none.contains(" the cap, which only warns, peak "), "{none}");
 }
 
 #[test]
@@ -45,26 +39,16 @@ fn the_soft_limit_is_reported_once_a_crossing() {
     assert_eq!(process.stderr(), "");
     assert_eq!(process.result("a 1100"), 0);
     let line = process.stderr();
-    assert!(
-        line.contains("more than VRAMTRACE_CAP_WARN (2.00 GiB); the cap is 4.00 GiB"),
-        "{line}"
-    );
+    let crossing = "more than VRAMTRACE_CAP_WARN (2.00 GiB); the cap is 4.00 GiB";
+    assert!(line.contains(crossing), "{line}");
     // Around the limit: one crossing. Well below and up again: another.
-    assert_eq!((process.result("f"), process.result("a 1100")), (0, 0));
-    assert_eq!((process.result("a 10"), process.result("f")), (0, 0));
-    let crossings = process.stderr().lines().count();
-    assert_eq!((process.result("f"), process.result("f")), (0, 0));
-    assert_eq!(process.result("a 2000"), 0);
-    assert_eq!(process.stderr().lines().count(), crossings + 1);
-    let process = process.end();
-    let device = device(&process);
-    has(
-        device,
-        json!({
-            "cap_warn_bytes": 2048 * MIB, "cap_warn_crossings": crossings as u64 + 1,
-            "refused_by_cap": 0, "cap_mode": "refuse"
-        }),
-    );
+    assert_eq!(process.results("f, a 1100, a 10, f"), [0; 4]);
+    let crossings = process.stderr().lines().count() as u64;
+    assert_eq!(process.results("f, f, a 2000"), [0; 3]);
+    assert_eq!(process.stderr().lines().count() as u64, crossings + 1);
+    let device = process.end()["devices"][0].clone();
+    has(&device, json!({ "cap_warn_bytes": 2048 * MIB, "cap_warn_crossings": crossings + 1 }));
+    has(&device, json!({ "refused_by_cap": 0, "cap_mode": "refuse" }));
 }
 
 #[test]
@@ -76,37 +60,26 @@ fn a_swing_at_the_soft_limit_is_one_crossing() {
         assert_eq!((process.result("f"), process.result("a 100")), (0, 0));
     }
     assert_eq!(process.stderr().lines().count(), 1, "{}", process.stderr());
-    let process = process.end();
-    let device = device(&process);
-    assert_eq!(device["cap_warn_crossings"], 1);
-    assert!(device["cap_bytes"].is_null(), "a soft limit is no cap");
+    // A soft limit is no cap.
+    has(&process.end()["devices"][0], json!({ "cap_warn_crossings": 1, "cap_bytes": null }));
 }
 
 #[test]
 fn bad_values_are_said_once_and_nothing_gets_looser() {
-    let setup = Setup::simulated().cap("1GiB");
-    let mut process = InteractiveProgram::start(
-        setup.env("VRAMTRACE_CAP_MODE", "allow").env("VRAMTRACE_CAP_WARN", "high"),
-    );
+    let setup = Setup::simulated().cap("1GiB").env("VRAMTRACE_CAP_MODE", "allow");
+    let mut process = InteractiveProgram::start(setup.env("VRAMTRACE_CAP_WARN", "high"));
     assert_eq!(process.result("a 2048"), 2, "still a cap that refuses");
     let printed = process.stderr();
     assert_eq!(printed.lines().count(), 2, "{printed}");
-    assert!(
-        printed.contains("VRAMTRACE_CAP_MODE=allow: is not refuse or warn; using refuse"),
-        "{printed}"
-    );
-    assert!(printed.contains("VRAMTRACE_CAP_WARN=high"), "{printed}");
+    let mode = "VRAMTRACE_CAP_MODE=allow: is not refuse or warn; using refuse";
+    assert!(printed.contains(mode) && printed.contains("VRAMTRACE_CAP_WARN=high"), "{printed}");
     for (option, value, says) in [
         ("--cap-mode", "allow", "refuse or warn"),
         ("--cap-warn", "high", "8GiB"),
         ("--cap-warn", "0=1GiB", "80% or 6GiB"),
     ] {
-        let run = vramtrace().args(["run", option, value, "--", "true"]).output().unwrap();
-        let printed = String::from_utf8_lossy(&run.stderr);
-        assert_eq!(run.status.code(), Some(2), "{printed}");
-        assert!(
-            printed.contains(option) && printed.contains(value) && printed.contains(says),
-            "{printed}"
-        );
+        for part in [option, value, says] {
+            Scratch::new().fails(2, &format!("run {option} {value} -- true"), part);
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! Processes that share a budget.
 
-use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use testkit::InteractiveProgram;
-use testkit::{Program, Scratch, Setup, SharedSegment, has, report, skip_here, vramtrace};
-use vramtrace_format::group::{GROUP_WORDS, GroupPage};
+
+use serde_json::{Value, json};
+use testkit::{Group, InteractiveProgram, SharedSegment, has, report, skip_here, vramtrace};
+use testkit::{Program, Scratch, Setup};
 use vramtrace_format::member::Member;
 use vramtrace_format::proc::Life;
 
@@ -14,29 +14,17 @@ const MIB: u64 = 1 << 20;
 /// What a context and a stream take on the simulated driver.
 const CONTEXT: u64 = 520;
 
-/// A name that no other test uses, and its page, which goes with it.
-struct Name(String);
-
-impl Name {
-    fn new(what: &str) -> Name {
-        Name(format!("test-{what}-{}", std::process::id()))
-    }
-
-    fn page(&self) -> PathBuf {
-        let user = testkit::user();
-        Path::new(&format!("/dev/shm/vramtrace-{user}")).join(format!("group.{}", self.0))
-    }
-}
-
-impl Drop for Name {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(self.page());
-    }
+/// Members of a group with this limit, on one card.
+pub fn members(group: &Group, state: &Scratch, limit: &str) -> Setup {
+    Setup::simulated()
+        .preload()
+        .env("VRAMTRACE_CAP_GROUP", format!("{}:{limit}", group.0))
+        .env("VRAMTRACE_SIM_STATE", state.0.join("state"))
 }
 
 /// A device of as many MiB as the group may take: were it to take a byte more, the driver would
 /// have to refuse. (The driver's figure for each context is a little above NVML's, which counts.)
-fn exact(name: &Name, state: &Scratch, mib: u64, members: u64) -> Setup {
+fn exact(name: &Group, state: &Scratch, mib: u64, members: u64) -> Setup {
     Setup::simulated()
         .devices(&format!("1x{}MiB", mib as f64 + members as f64 * 8.8125))
         .preload()
@@ -55,13 +43,23 @@ fn device(process: &Value) -> &Value {
     &process["devices"][0]
 }
 
+/// Members that allocate and free all the time.
+fn busy(setup: &Setup, count: u64) -> Vec<InteractiveProgram> {
+    let mut members: Vec<_> =
+        (0..count).map(|_| InteractiveProgram::start(setup.clone())).collect();
+    members.iter_mut().for_each(|member| member.order("h"));
+    assert!(members.iter_mut().all(|member| member.answer() == "on"));
+    members
+}
+
+fn groups() -> Value {
+    Scratch::new().json("ps")["groups"].clone()
+}
+
 #[test]
 fn two_members_share_what_one_could_take() {
-    let (name, state) = (Name::new("two"), Scratch::new());
-    let setup = Setup::simulated()
-        .preload()
-        .env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", name.0))
-        .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+    let (name, state) = (Group::new("two"), Scratch::new());
+    let setup = members(&name, &state, "4GiB");
     let mut a = InteractiveProgram::start(setup.clone().env("VRAMTRACE_CAP", "3GiB"));
     let mut b = InteractiveProgram::start(setup);
     let rest = 4096 - 2 * CONTEXT;
@@ -69,32 +67,19 @@ fn two_members_share_what_one_could_take() {
     assert_eq!(b.ask("i"), format!("{} 4096", rest - 2000), "it is shown what is left for it");
     assert_eq!(a.result("a 1000"), 2, "its own cap holds beside the group's");
     assert_eq!((a.result("f"), b.result("a 2000")), (0, 0));
-    let run = vramtrace().args(["ps", "--json"]).output().unwrap();
-    let facts: Value = serde_json::from_slice(&run.stdout).unwrap();
-    let mut groups = facts["groups"].as_array().unwrap().iter();
-    let group = groups.find(|group| group["name"] == name.0.as_str()).unwrap();
+    let groups = groups();
+    let group = groups.as_array().unwrap().iter().find(|group| group["name"] == name.0.as_str());
+    let group = group.unwrap();
     assert_eq!(group["pids"].as_array().unwrap().len(), 2);
-    let shown = &group["devices"][0];
     let counted = (2 * CONTEXT + 2000) * MIB;
-    has(shown, json!({ "cap_bytes": 4096 * MIB, "counted_bytes": counted }));
+    has(&group["devices"][0], json!({ "cap_bytes": 4096 * MIB, "counted_bytes": counted }));
     // Another limit for both, while they run.
-    let order = |limit: &str| {
-        let run = vramtrace().args(["cap", "--group", &name.0, limit]).output().unwrap();
-        let text = String::from_utf8_lossy(&run.stdout).into_owned();
-        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        text
-    };
-    let args = ["cap", "--group", &name.0, "--device", "7", "2GiB"];
-    let other = vramtrace().args(args).output().unwrap();
-    let printed = String::from_utf8_lossy(&other.stderr);
-    assert_eq!(other.status.code(), Some(2), "{printed}");
-    assert!(
-        printed.contains("--device 7: group ") && printed.contains("it uses 0 (GPU-"),
-        "{printed}"
-    );
+    let order = |limit: &str| state.text(&format!("cap --group {} {limit}", name.0));
+    let other = format!("cap --group {} --device 7 2GiB", name.0);
+    state.fails(2, &other, "--device 7: group ");
+    state.fails(2, &other, "it uses 0 (GPU-");
     assert!(order("2GiB").contains("new requests are refused until"));
-    let run = vramtrace().arg("ps").output().unwrap();
-    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    let text = state.text("ps");
     let line = text.lines().find(|line| line.starts_with(&name.0)).unwrap();
     assert!(line.contains("2.00 GiB, ") && line.contains(" must go"), "{line}");
     assert_eq!((a.result("a 1"), b.result("a 1")), (2, 2));
@@ -112,11 +97,8 @@ fn two_members_share_what_one_could_take() {
 #[test]
 fn a_larger_stack_is_out_of_the_groups_budget() {
     const STACK: u64 = 3960;
-    let (name, state) = (Name::new("stack"), Scratch::new());
-    let setup = Setup::simulated()
-        .preload()
-        .env("VRAMTRACE_CAP_GROUP", format!("{}:8GiB", name.0))
-        .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+    let (name, state) = (Group::new("stack"), Scratch::new());
+    let setup = members(&name, &state, "8GiB");
     let (mut a, mut b) =
         (InteractiveProgram::start(setup.clone()), InteractiveProgram::start(setup));
     assert_eq!((a.result("s 16384"), b.result("s 16384")), (0, 2));
@@ -131,12 +113,8 @@ fn a_larger_stack_is_out_of_the_groups_budget() {
 
 #[test]
 fn eight_members_never_pass_the_budget_by_a_byte() {
-    let (name, state) = (Name::new("eight"), Scratch::new());
-    let budget = 8 * CONTEXT + 700;
-    let mut members: Vec<InteractiveProgram> =
-        (0..8).map(|_| InteractiveProgram::start(exact(&name, &state, budget, 8))).collect();
-    members.iter_mut().for_each(|member| member.order("h"));
-    assert!(members.iter_mut().all(|member| member.answer() == "on"));
+    let (name, state) = (Group::new("eight"), Scratch::new());
+    let mut members = busy(&exact(&name, &state, 8 * CONTEXT + 700, 8), 8);
     std::thread::sleep(Duration::from_millis(if full() { 20_000 } else { 700 }));
     let mut refused = 0;
     members.iter_mut().for_each(InteractiveProgram::kill);
@@ -152,37 +130,31 @@ fn eight_members_never_pass_the_budget_by_a_byte() {
 
 #[test]
 fn what_a_killed_member_held_is_there_at_the_next_request() {
-    let (name, state) = (Name::new("killed"), Scratch::new());
+    let (name, state) = (Group::new("killed"), Scratch::new());
     let mut survivor = InteractiveProgram::start(exact(&name, &state, 3072, 2));
     let all = format!("a {}", 3072 - CONTEXT);
     for turn in 0..if full() { 100 } else { 15 } {
-        let mut victim = InteractiveProgram::start(exact(&name, &state, 3072, 2));
-        victim.order("h");
-        assert_eq!(victim.answer(), "on");
+        let mut victim = busy(&exact(&name, &state, 3072, 2), 1).remove(0);
         std::thread::sleep(Duration::from_micros(200 + turn * 7919 % 9000));
         assert_eq!(survivor.result(&all), 2, "the victim lives");
         victim.kill();
         assert_eq!(survivor.result(&all), 0, "turn {turn}: its bytes are still counted");
         assert_eq!(survivor.result("f"), 0);
     }
-    let process = survivor.end();
-    assert_eq!(device(&process)["refused_by_driver"], 0);
+    assert_eq!(device(&survivor.end())["refused_by_driver"], 0);
 }
 
 /// Killed one by one while the others go on, also while one empties another's place.
 #[test]
 fn a_member_killed_at_any_moment_leaves_nothing() {
     const MEMBERS: u64 = 8;
-    let (name, state) = (Name::new("moments"), Scratch::new());
+    let (name, state) = (Group::new("moments"), Scratch::new());
     let budget = (MEMBERS + 1) * CONTEXT + 700;
     let setup = exact(&name, &state, budget, MEMBERS + 1);
     let mut quiet = InteractiveProgram::start(setup.clone());
     let mut moment = 1u64;
     for round in 0..if full() { 13 } else { 2 } {
-        let mut members: Vec<InteractiveProgram> =
-            (0..MEMBERS).map(|_| InteractiveProgram::start(setup.clone())).collect();
-        members.iter_mut().for_each(|member| member.order("h"));
-        assert!(members.iter_mut().all(|member| member.answer() == "on"));
+        let mut members = busy(&setup, MEMBERS);
         let mut dead = Vec::new();
         while !members.is_empty() {
             moment = moment.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -202,27 +174,13 @@ fn a_member_killed_at_any_moment_leaves_nothing() {
     assert_eq!(device(&quiet.end())["refused_by_driver"], 0);
 }
 
-/// The group's page, as a member has it.
-fn page_of(name: &Name) -> GroupPage<'static> {
-    let entry = std::fs::read_dir(name.page()).unwrap().next().unwrap().unwrap();
-    let entry = entry.file_name().into_string().unwrap();
-    let segment: i32 = entry.split('.').nth(1).unwrap().parse().unwrap();
-    // SAFETY: a segment of a group's size, attached until the test ends.
-    let words = unsafe {
-        let at = libc::shmat(segment, std::ptr::null(), 0);
-        assert_ne!(at as isize, -1);
-        &*at.cast::<[AtomicU64; GROUP_WORDS]>()
-    };
-    GroupPage::open(words, Member::namespace()).unwrap()
-}
-
 /// A dead member's pid may be that of another process by now: the test's own, here.
 #[test]
 fn the_place_of_a_dead_member_is_emptied_though_its_pid_lives() {
-    let (name, state) = (Name::new("reused"), Scratch::new());
+    let (name, state) = (Group::new("reused"), Scratch::new());
     let mut process = InteractiveProgram::start(exact(&name, &state, 3072, 1));
     let all = format!("a {}", 3072 - CONTEXT);
-    let page = page_of(&name);
+    let page = name.page();
     let kept = SharedSegment::new(&[0; 512]);
     // The test's own segment, before and after an exec: ids are used again.
     let me = Member { pid: std::process::id(), segment: kept.id, made: 0 };
@@ -238,21 +196,18 @@ fn the_place_of_a_dead_member_is_emptied_though_its_pid_lives() {
             assert_eq!(process.result("f"), 0);
         }
     }
-    assert_eq!(
-        process.result(&format!("a {}", 3072 - CONTEXT - 1000)),
-        0,
-        "the living one keeps its"
-    );
-    assert_eq!(process.result("a 1"), 2);
+    // The living one keeps its.
+    let rest = format!("a {}, a 1", 3072 - CONTEXT - 1000);
+    assert_eq!(process.results(&rest), [0, 2]);
 }
 
 /// As many as 16 cards have that are cut into MIG devices.
 #[test]
 fn a_group_holds_for_128_devices_and_gives_nothing_of_more() {
-    let (name, state) = (Name::new("devices"), Scratch::new());
+    let (name, state) = (Group::new("devices"), Scratch::new());
     let setup = exact(&name, &state, 3072, 1).devices("3x24GiB");
     let _first = InteractiveProgram::start(setup.clone());
-    let page = page_of(&name);
+    let page = name.page();
     let fill = |numbers: std::ops::Range<u8>| {
         for number in numbers {
             assert!(page.device(&[number; 16], number, 1 << 30).is_some());
@@ -270,24 +225,19 @@ fn a_group_holds_for_128_devices_and_gives_nothing_of_more() {
 
 #[test]
 fn a_page_that_could_be_anothers_fails_closed() {
-    let (name, state) = (Name::new("link"), Scratch::new());
+    let (name, state) = (Group::new("link"), Scratch::new());
     // Makes the directory, if it is not there.
     InteractiveProgram::start(exact(&name, &state, 3072, 2)).end();
-    std::fs::remove_dir_all(name.page()).unwrap();
-    std::os::unix::fs::symlink(state.0.join("elsewhere"), name.page()).unwrap();
-    let refused = Program::c("interactive").run(exact(&name, &state, 3072, 2));
-    assert_eq!(refused.status, 98, "cuInit fails");
-    assert!(
-        refused.stderr.contains(&format!("VRAMTRACE_CAP_GROUP={}", name.0)),
-        "{}",
-        refused.stderr
-    );
-    assert!(refused.stderr.contains("is a link"), "{}", refused.stderr);
+    std::fs::remove_dir_all(name.directory()).unwrap();
+    std::os::unix::fs::symlink(state.0.join("elsewhere"), name.directory()).unwrap();
+    let bad = Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "a/b");
+    for (setup, why) in [(exact(&name, &state, 3072, 2), "is a link"), (bad, "letters")] {
+        let refused = Program::c("interactive").run(setup);
+        assert_eq!(refused.status, 98, "cuInit fails");
+        let said = refused.stderr;
+        assert!(said.contains("VRAMTRACE_CAP_GROUP=") && said.contains(why), "{said}");
+    }
     assert!(!state.0.join("elsewhere").exists());
-    let bad = Program::c("interactive")
-        .run(Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "a/b"));
-    assert_eq!(bad.status, 98);
-    assert!(bad.stderr.contains("letters"), "{}", bad.stderr);
 }
 
 #[test]
@@ -311,16 +261,15 @@ fn a_job_has_a_budget_of_its_own_that_ends_with_it() {
     let printed = |name: &str| std::fs::read_to_string(scratch.0.join(name)).unwrap();
     assert!(printed("first").starts_with("ready\n0\n"), "{}", printed("first"));
     assert_eq!(printed("second"), "ready\n2\n0\n");
-    let left = std::fs::read_dir(Name::new("x").page().parent().unwrap()).unwrap().flatten();
+    let directory = format!("/dev/shm/vramtrace-{}", testkit::user());
+    let left = std::fs::read_dir(directory).unwrap().flatten();
     let run_pages = left.filter(|entry| {
         let name = entry.file_name().into_string().unwrap();
         let pid = name.strip_prefix("group.run-").and_then(|name| name.split('-').next());
         pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
     });
     assert_eq!(run_pages.count(), 0, "its page is gone");
-    let bad = vramtrace().args(["run", "--job-cap", "8", "--", "true"]).output().unwrap();
-    assert_eq!(bad.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&bad.stderr).contains("--job-cap `8`"));
+    scratch.fails(2, "run --job-cap 8 -- true", "--job-cap `8`");
 }
 
 /// A copy of the library with another version of the group's page: the version stands in the page's
@@ -332,12 +281,11 @@ fn library_of_another_version() -> Option<(Scratch, PathBuf)> {
         skip_here("the page's first word is no part of an instruction on this machine");
         return None;
     }
-    let ends: Vec<usize> = (0..library.len() - 7)
-        .filter(|at| library[*at..].starts_with(b"vtgroup3"))
-        .map(|at| at + 7)
-        .collect();
-    assert!(!ends.is_empty(), "the first word of a page stands in the code");
-    ends.into_iter().for_each(|at| library[at] = b'2');
+    let mut at = 0..library.len() - 7;
+    let found: Vec<usize> =
+        at.by_ref().filter(|at| library[*at..].starts_with(b"vtgroup3")).collect();
+    assert!(!found.is_empty(), "the first word of a page stands in the code");
+    found.into_iter().for_each(|at| library[at + 7] = b'2');
     let scratch = Scratch::new();
     let path = scratch.0.join("libvramtrace.so");
     std::fs::write(&path, library).unwrap();
@@ -350,13 +298,9 @@ fn a_library_with_another_layout_is_refused_whichever_comes_first() {
     let Some((_scratch, other)) = library_of_another_version() else { return };
     let libraries = [testkit::shim(), other];
     for [first, later] in [[0, 1], [1, 0]] {
-        let (name, state) = (Name::new("versions"), Scratch::new());
-        let setup = |library: usize| {
-            Setup::simulated()
-                .env("LD_PRELOAD", &libraries[library])
-                .env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", name.0))
-                .env("VRAMTRACE_SIM_STATE", state.0.join("state"))
-        };
+        let (name, state) = (Group::new("versions"), Scratch::new());
+        let setup =
+            |library: usize| members(&name, &state, "4GiB").env("LD_PRELOAD", &libraries[library]);
         let mut one = InteractiveProgram::start(setup(first));
         assert_eq!((one.result("a 3000"), one.result("a 1000")), (0, 2));
         let refused = Program::c("interactive").run(setup(later));
@@ -365,7 +309,7 @@ fn a_library_with_another_layout_is_refused_whichever_comes_first() {
             "VRAMTRACE_CAP_GROUP={}: {} is a group of another version of this library, and its \
              processes run; use another name, or start all processes of the group with one version",
             name.0,
-            name.page().display()
+            name.directory().display()
         );
         let printed = format!("{}{}", refused.stdout, refused.stderr);
         assert!(printed.contains(&line), "{printed}");
@@ -373,13 +317,10 @@ fn a_library_with_another_layout_is_refused_whichever_comes_first() {
         let mut same = InteractiveProgram::start(setup(first));
         assert_eq!(same.result("a 1000"), 2);
         assert_eq!((one.result("f"), same.result("a 1000")), (0, 0));
-        let ps = vramtrace().args(["ps", "--json"]).output().unwrap();
-        let facts: Value = serde_json::from_slice(&ps.stdout).unwrap();
-        let of_name = |group: &&Value| group["name"] == name.0.as_str();
-        let listed = facts["groups"].as_array().unwrap().iter().any(|group| of_name(&group));
-        let wrong = String::from_utf8_lossy(&ps.stderr);
-        assert_eq!(listed, first == 0, "{wrong}");
-        let says = format!("{} is not a page of this version", name.page().display());
+        let is_listed = |group: &Value| group["name"] == name.0.as_str();
+        assert_eq!(groups().as_array().unwrap().iter().any(is_listed), first == 0);
+        let wrong = String::from_utf8(state.run("ps").stderr).unwrap();
+        let says = format!("{} is not a page of this version", name.directory().display());
         assert_eq!(wrong.contains(&says), first == 1, "{wrong}");
         drop((one, same));
         // Nobody is in it any more: the name is free for either.

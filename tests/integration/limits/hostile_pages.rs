@@ -51,13 +51,33 @@ fn directory(memory: &SharedMemory) -> std::path::PathBuf {
     directory
 }
 
-/// Rows of this process, and what was printed on stderr. Other tests have pages too.
+/// Has one row of this process; what was printed on stderr. Other tests have pages too.
 #[track_caller]
-fn seen(memory: &SharedMemory, command: &str, pid: u32) -> (usize, String, String) {
+fn is_seen(memory: &SharedMemory, command: &str, pid: u32) -> (String, String) {
     let (status, out, err) = memory.command(&["timeout", "60"], &[command]);
     assert_eq!(status, 0, "{command}: {err}");
     let rows = out.lines().filter(|line| line.split_whitespace().next() == Some(&pid.to_string()));
-    (rows.count(), out.clone(), err)
+    assert_eq!(rows.count(), 1, "{out}");
+    (out, err)
+}
+
+/// Looks while a file grows and is cut all the time.
+pub fn while_it_changes(file: &Path, look: impl Fn() + std::panic::RefUnwindSafe) {
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = fs::File::options().write(true).open(file).unwrap();
+            while !ends.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+                for length in [0, 100, 8192, 16384, 1 << 40] {
+                    file.set_len(length).unwrap();
+                }
+            }
+        });
+        let looks = std::panic::catch_unwind(|| (0..10).for_each(|_| look()));
+        ends.store(true, Ordering::Relaxed);
+        assert!(looks.is_ok());
+    });
 }
 
 #[test]
@@ -90,8 +110,7 @@ fn many_pages_that_are_none_are_a_few_lines() {
         fs::write(at(&format!("no page {n}\u{1b}[2J")), "").unwrap();
     }
     for command in ["ps", "top"] {
-        let (rows, out, err) = seen(&memory, command, me.pid);
-        assert_eq!(rows, 1, "{out}");
+        let (out, err) = is_seen(&memory, command, me.pid);
         assert!(!out.contains('\u{1b}') && !err.contains("[2J"), "{err}");
         assert!(err.lines().count() <= 12, "{command}: {} lines", err.lines().count());
     }
@@ -112,25 +131,5 @@ fn a_page_that_changes_all_the_time_and_a_segment_of_any_length_are_read_once() 
     write(&directory.join(name), &words[..LIVE_WORDS]);
     let file = directory.join(format!("{}.{}.{}.{}.-", me.pid, me.start_ticks, here.pid, here.ipc));
     write(&file, &words[..LIVE_WORDS]);
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // Grows and is cut while it is read.
-            let file = fs::File::options().write(true).open(&file).unwrap();
-            while !ends.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-                for length in [0, 100, 8192, 16384, 1 << 40] {
-                    file.set_len(length).unwrap();
-                }
-            }
-        });
-        let looks = std::panic::catch_unwind(|| {
-            for _ in 0..10 {
-                let (rows, out, _) = seen(&memory, "ps", me.pid);
-                assert_eq!(rows, 1, "{out}");
-            }
-        });
-        ends.store(true, Ordering::Relaxed);
-        assert!(looks.is_ok());
-    });
+    while_it_changes(&file, || drop(is_seen(&memory, "ps", me.pid)));
 }

@@ -8,8 +8,10 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use testkit::{InteractiveProgram, Setup, SharedMemory, skip_here, vramtrace};
+use testkit::{InteractiveProgram, Setup, SharedMemory, eventually, permitted, vramtrace};
+
+use crate::hostile_pages::while_it_changes;
+use crate::namespaces::child_of;
 
 const MIB: f64 = 1048576.0;
 
@@ -18,9 +20,8 @@ fn job(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 
-fn command(memory: &SharedMemory, args: &[&str]) -> Command {
-    let mut command = Command::new(vramtrace().get_program());
-    command.args(args).env("XDG_RUNTIME_DIR", &memory.0).env_remove("VRAMTRACE_LIVE_DIR");
+fn listening(mut command: Command) -> Command {
+    command.args(["metrics", "--listen", "127.0.0.1:0"]);
     command
 }
 
@@ -47,8 +48,11 @@ struct Exporter {
 }
 
 impl Exporter {
-    fn start(memory: &SharedMemory, listen: &str, sim: &[(&str, &str)]) -> Exporter {
-        Exporter::spawn(command(memory, &["metrics", "--listen", listen]).envs(sim.iter().copied()))
+    fn start(memory: &SharedMemory, sim: &[(&str, &str)]) -> Exporter {
+        let command = Command::new(vramtrace().get_program());
+        let mut command = listening(command);
+        command.env("XDG_RUNTIME_DIR", &memory.0).env_remove("VRAMTRACE_LIVE_DIR");
+        Exporter::spawn(command.envs(sim.iter().copied()))
     }
 
     fn spawn(command: &mut Command) -> Exporter {
@@ -89,30 +93,22 @@ impl Drop for Exporter {
     }
 }
 
-/// What `ask` says within 30 s, once `done` says that it is right.
+/// 102 MiB are in use, and a request was refused.
 #[track_caller]
-fn eventually<T: std::fmt::Debug>(mut ask: impl FnMut() -> T, done: impl Fn(&T) -> bool) -> T {
-    let began = Instant::now();
-    loop {
-        let found = ask();
-        if done(&found) {
-            return found;
-        }
-        assert!(began.elapsed() < Duration::from_secs(30), "{found:#?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+fn has_its_page(process: &mut InteractiveProgram) {
+    assert_eq!(process.results("a 100, a 3000"), [0, 2]);
+    // The page is stored once a millisecond at most.
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(process.result("a 1"), 0);
 }
 
 #[test]
 fn a_process_is_exported_with_its_labels_and_ends_with_it() {
     let (memory, job) = (SharedMemory::new(), job("labels"));
     let setup = memory.setup().cap("2GiB").env("SLURM_JOB_ID", &job).env("RANK", "3");
-    let mut process = InteractiveProgram::start(setup);
-    assert_eq!((process.result("a 100"), process.result("a 3000")), (0, 2));
-    std::thread::sleep(Duration::from_millis(5));
-    assert_eq!(process.result("a 1"), 0);
-    let (status, text, err) = memory.command(&[], &["metrics"]);
-    assert_eq!(status, 0, "{err}");
+    let mut process = InteractiveProgram::start(setup.clone());
+    has_its_page(&mut process);
+    let text = memory.says(&[], "metrics");
     let line = text.lines().find(|line| line.contains(&job)).unwrap();
     for label in ["rank=\"3\"", "executable=\"interactivec", "device=\"GPU-", "pod=\"\""] {
         assert!(line.contains(label), "{label} in {line}");
@@ -140,8 +136,7 @@ fn a_process_is_exported_with_its_labels_and_ends_with_it() {
     assert!(!series.contains_key("vramtrace_idle_seconds{}"), "NVML was not asked: unknown");
 
     // Two with the same labels are one series; what one had counted stays when it ends.
-    let exporter = Exporter::start(&memory, "127.0.0.1:0", &[]);
-    let setup = memory.setup().cap("2GiB").env("SLURM_JOB_ID", &job).env("RANK", "3");
+    let exporter = Exporter::start(&memory, &[]);
     let second = InteractiveProgram::start(setup);
     let sums = || {
         let series = of_job(&exporter.scrape(), &job);
@@ -166,7 +161,7 @@ fn a_recorder_that_stopped_and_a_cap_that_warns_are_told() {
     let text = eventually(
         || {
             assert_eq!(process.result("c 1"), 0);
-            memory.command(&[], &["metrics"]).1
+            memory.says(&[], "metrics")
         },
         |text| of_job(text, &job).get("vramtrace_recorder_stopped{}") == Some(&1.0),
     );
@@ -186,15 +181,12 @@ fn verdicts_that_rest_on_samples_have_their_resolution() {
         InteractiveProgram::start_as("days", setup)
     };
     let processes = [start(&bounded, "4MiB", 3), start(&whole, "1GiB", 1)];
-    let (status, text, err) = memory.command(&[], &["metrics"]);
-    assert_eq!(status, 0, "{err}");
+    let text = memory.says(&[], "metrics");
     let [bounded, whole] = [&bounded, &whole].map(|job| of_job(&text, job));
     const NAME: &str = "vramtrace_history_resolution_seconds{}";
     let coarsest = bounded[NAME];
     // As `leaks` says of the same trace.
-    let trace = processes[0].traces().remove(0);
-    let leaks = vramtrace().args(["leaks", "--json"]).arg(trace).output().unwrap();
-    let leaks: Value = serde_json::from_slice(&leaks.stdout).unwrap();
+    let leaks = processes[0].scratch.json("leaks .");
     assert_eq!(leaks["processes"][0]["sampled"]["coarsest_s"], coarsest);
     assert!((600.0..6.0 * 3600.0).contains(&coarsest), "{coarsest}");
     assert!(bounded.contains_key("vramtrace_growth_bytes_per_second{}"), "{bounded:#?}");
@@ -202,24 +194,18 @@ fn verdicts_that_rest_on_samples_have_their_resolution() {
     assert_eq!(whole.get(NAME), None, "all its events are there");
 }
 
-/// Namespaces in which a process may be, as of a pod beside the exporter's.
-const APART: [&str; 5] = ["unshare", "--pid", "--ipc", "--fork", "--mount-proc"];
-
-/// Without the right to make namespaces, a user namespace gives it.
+/// Namespaces in which a process may be, as of a pod beside the exporter's. Without the right to make namespaces, a user
+/// namespace gives it.
 fn apart() -> Option<Vec<&'static str>> {
-    let with_user: Vec<&str> =
-        [&["unshare", "--user", "--map-root-user"][..], &APART[1..]].concat();
-    [APART.to_vec(), with_user].into_iter().find(|launcher| {
-        let ran = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
-        ran.is_ok_and(|ran| ran.status.success())
-    })
+    let words = |line: &'static str| Vec::from_iter(line.split(' '));
+    let apart = words("unshare --pid --ipc --fork --mount-proc");
+    let with_user = words("unshare --user --map-root-user --pid --ipc --fork --mount-proc");
+    [apart, with_user].into_iter().find(|launcher| permitted(launcher))
 }
 
 #[test]
 fn a_process_of_other_namespaces_is_exported_until_it_is_killed() {
-    let Some(launcher) = apart() else {
-        return skip_here("the kernel refuses pid and ipc namespaces, also in a user namespace");
-    };
+    let Some(launcher) = apart() else { return };
     let (memory, job) = (SharedMemory::new(), job("apart"));
     // As pods share it: not the runtime directory of anybody.
     let given = memory.0.join("given");
@@ -229,53 +215,38 @@ fn a_process_of_other_namespaces_is_exported_until_it_is_killed() {
         setup.env("VRAMTRACE_LIVE_DIR", given.as_os_str()).cap("2GiB").through(&launcher)
     };
     let mut process = InteractiveProgram::start(setup());
-    assert_eq!((process.result("a 100"), process.result("a 3000")), (0, 2));
-    std::thread::sleep(Duration::from_millis(5));
-    assert_eq!(process.result("a 1"), 0);
+    has_its_page(&mut process);
     let page = given.join(format!("vramtrace-{}", testkit::user()));
     assert_eq!(std::fs::read_dir(&page).unwrap().count(), 1);
 
     let look = |launcher: &[&str]| {
-        let mut words: Vec<std::ffi::OsString> = launcher.iter().map(Into::into).collect();
-        words.extend([vramtrace().get_program().to_owned(), "metrics".into()]);
-        let mut look = Command::new(&words[0]);
-        look.args(&words[1..]).env("VRAMTRACE_LIVE_DIR", &given).env_remove("XDG_RUNTIME_DIR");
-        let ran = look.output().unwrap();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-        of_job(&String::from_utf8_lossy(&ran.stdout), &job)
+        let place = format!("VRAMTRACE_LIVE_DIR={}", given.display());
+        let launcher = [launcher, &["env", "-u", "XDG_RUNTIME_DIR", &place]].concat();
+        of_job(&memory.says(&launcher, "metrics"), &job)
     };
     // From here, and from a third place, as the agent of a node or a sidecar is.
     for from in [&[][..], &launcher] {
         let series = look(from);
-        assert_eq!(series.get("vramtrace_memory_peak_bytes{}"), Some(&(102.0 * MIB)), "{series:?}");
-        assert_eq!(series.get("vramtrace_refusals_total{by=\"cap\"}"), Some(&1.0));
-        assert_eq!(series.get("vramtrace_processes{}"), Some(&1.0));
+        assert_eq!(series["vramtrace_memory_peak_bytes{}"], 102.0 * MIB, "{series:?}");
+        assert_eq!(series["vramtrace_refusals_total{by=\"cap\"}"], 1.0);
+        assert_eq!(series["vramtrace_processes{}"], 1.0);
     }
-    let mut command = Command::new(vramtrace().get_program());
-    command.args(["metrics", "--listen", "127.0.0.1:0"]).env("VRAMTRACE_LIVE_DIR", &given);
-    let exporter = Exporter::spawn(&mut command);
+    let command = Command::new(vramtrace().get_program());
+    let exporter = Exporter::spawn(listening(command).env("VRAMTRACE_LIVE_DIR", &given));
     assert_eq!(of_job(&exporter.scrape(), &job)["vramtrace_processes{}"], 1.0);
     // SAFETY: a process of the test's own: all of the namespace dies with it.
-    unsafe { libc::kill(child_of(process.pid()), libc::SIGKILL) };
-    let killed = Instant::now();
+    unsafe { libc::kill(child_of(process.pid()) as i32, libc::SIGKILL) };
     eventually(|| of_job(&exporter.scrape(), &job).len(), |count| *count == 0);
-    assert!(killed.elapsed() < Duration::from_secs(60));
     assert_eq!(look(&launcher).len(), 0);
     // Its file is removed by the next process that starts there.
     let _next = InteractiveProgram::start(setup());
     assert_eq!(std::fs::read_dir(&page).unwrap().count(), 1);
 }
 
-/// The pid, here, of what `unshare --fork` started.
-fn child_of(pid: u32) -> i32 {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    children.trim().parse().unwrap()
-}
-
 #[test]
 fn processes_that_come_and_go_leave_each_scrape_whole() {
     let (memory, job) = (SharedMemory::new(), job("comes"));
-    let exporter = Exporter::start(&memory, "127.0.0.1:0", &[]);
+    let exporter = Exporter::start(&memory, &[]);
     let stays = InteractiveProgram::start(memory.setup().env("SLURM_JOB_ID", format!("{job}-x")));
     std::thread::scope(|scope| {
         let come_and_go = scope.spawn(|| {
@@ -315,29 +286,12 @@ fn bad_pages_are_counted_and_the_others_exported() {
     write(&name(6), b"", 0o600);
     let grows = directory.join(name(7));
     write(&name(7), &whole, 0o600);
-    let ends = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let file = std::fs::File::options().write(true).open(&grows).unwrap();
-            while !ends.load(std::sync::atomic::Ordering::Relaxed) {
-                for length in [0, 100, 8192, 16384, 1 << 40] {
-                    file.set_len(length).unwrap();
-                }
-            }
-        });
-        let looks = std::panic::catch_unwind(|| {
-            for _ in 0..10 {
-                let (status, text, err) = memory.command(&["timeout", "60"], &["metrics"]);
-                assert_eq!(status, 0, "{err}");
-                assert_eq!(of_job(&text, &job)["vramtrace_processes{}"], 1.0);
-                let problems =
-                    text.lines().find(|line| line.starts_with("vramtrace_page_problems"));
-                let problems: f64 = problems.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
-                assert!(problems >= 2.0, "the open file and the link: {problems}");
-            }
-        });
-        ends.store(true, std::sync::atomic::Ordering::Relaxed);
-        assert!(looks.is_ok());
+    while_it_changes(&grows, || {
+        let text = memory.says(&["timeout", "60"], "metrics");
+        assert_eq!(of_job(&text, &job)["vramtrace_processes{}"], 1.0);
+        let problems = text.lines().find(|line| line.starts_with("vramtrace_page_problems"));
+        let problems: f64 = problems.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(problems >= 2.0, "the open file and the link: {problems}");
     });
     drop(process);
 }
@@ -345,17 +299,12 @@ fn bad_pages_are_counted_and_the_others_exported() {
 #[test]
 fn addresses_and_clients() {
     let memory = SharedMemory::new();
-    let refused = |listen: &str| {
-        let (status, _, err) = memory.command(&["timeout", "20"], &["metrics", "--listen", listen]);
-        assert_eq!(status, 2, "{err}");
-        err
-    };
-    let exporter = Exporter::start(&memory, "127.0.0.1:0", &[]);
+    let exporter = Exporter::start(&memory, &[]);
     let port = exporter.port();
     assert!(port.starts_with("127.0.0.1:"), "{port}");
-    let err = refused(&port);
-    assert!(err.contains(&format!("--listen {port}: Address already in use")), "{err}");
-    assert!(refused("nowhere").contains("127.0.0.1:9477"));
+    let taken = format!("--listen {port}: Address already in use");
+    memory.refuses(&format!("metrics --listen {port}"), &taken);
+    memory.refuses("metrics --listen nowhere", "127.0.0.1:9477");
 
     let status = |request: &str| exporter.ask(request).chars().skip(9).take(3).collect::<String>();
     let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n";
@@ -382,18 +331,14 @@ fn nvml_gives_untraced_memory_and_idle_holders() {
     let mut process = InteractiveProgram::start(setup);
     assert_eq!(process.result("a 1000"), 0);
     let libraries = testkit::sim_dir();
-    let sim = |nvml| {
-        let library = libraries.to_str().unwrap();
-        let devices = ("VRAMTRACE_SIM", "1x24GiB");
-        [
-            devices,
-            ("VRAMTRACE_SIM_STATE", state),
-            ("VRAMTRACE_SIM_NVML", nvml),
-            ("LD_LIBRARY_PATH", library),
-        ]
-    };
+    let sim = [
+        ("VRAMTRACE_SIM", "1x24GiB"),
+        ("VRAMTRACE_SIM_STATE", state),
+        ("LD_LIBRARY_PATH", libraries.to_str().unwrap()),
+    ];
     for (nvml, known) in [("busy:0", true), ("busy:50", true), ("absent", false)] {
-        let exporter = Exporter::start(&memory, "127.0.0.1:0", &sim(nvml));
+        let nvml_is = [("VRAMTRACE_SIM_NVML", nvml)];
+        let exporter = Exporter::start(&memory, &[&sim[..], &nvml_is].concat());
         let text = eventually(
             || exporter.scrape(),
             |text| {
@@ -412,7 +357,7 @@ fn nvml_gives_untraced_memory_and_idle_holders() {
 #[test]
 fn an_out_of_memory_that_ends_its_process_is_counted() {
     let memory = SharedMemory::new();
-    let exporter = Exporter::start(&memory, "127.0.0.1:0", &[]);
+    let exporter = Exporter::start(&memory, &[]);
     let failures = || {
         let text = exporter.scrape();
         let name = "vramtrace_node_out_of_memory_total{cause=\"cap\"} ";

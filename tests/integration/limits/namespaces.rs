@@ -1,9 +1,6 @@
 //! Processes of several pid and ipc namespaces on one /dev/shm, as with `docker run --ipc=host`.
 
-use std::process::Command;
-use std::time::{Duration, Instant};
-
-use testkit::{InteractiveProgram, Program, SharedMemory, skip_here};
+use testkit::{Group, InteractiveProgram, Program, SharedMemory, eventually, permitted};
 
 const MIB: u64 = 1 << 20;
 const PID: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
@@ -12,24 +9,15 @@ const IPC: [&str; 2] = ["unshare", "--ipc"];
 const NO_SEGMENTS: [&str; 6] =
     ["unshare", "--ipc", "sh", "-c", "echo 0 > /proc/sys/kernel/shmmni && exec \"$@\"", "sh"];
 
-fn may(launcher: &[&str]) -> bool {
-    let ran = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
-    let may = ran.is_ok_and(|ran| ran.status.success());
-    if !may {
-        skip_here(&format!("{} is not permitted", launcher.join(" ")));
-    }
-    may
-}
-
 /// The pid, here, of what `unshare --fork` started.
-fn child_of(pid: u32) -> u32 {
+pub fn child_of(pid: u32) -> u32 {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     children.trim().parse().unwrap()
 }
 
 #[test]
 fn processes_of_several_pid_namespaces_leave_each_other_alone() {
-    if !may(&PID) {
+    if !permitted(&PID) {
         return;
     }
     let memory = SharedMemory::new();
@@ -47,8 +35,7 @@ fn processes_of_several_pid_namespaces_leave_each_other_alone() {
     for (pid, bytes) in [(&*a, 100), (&*b, 200)] {
         let found = memory.ps(&enter(pid));
         assert_eq!(SharedMemory::live_bytes(&found, 1), Some(bytes * MIB));
-        let (status, _, err) = memory.command(&enter(pid), &["cap", "--pid", "1", "1GiB"]);
-        assert_eq!(status, 0, "{err}");
+        memory.says(&enter(pid), "cap --pid 1 1GiB");
     }
     assert_eq!((first.result("a 2000"), second.result("a 2000")), (2, 2));
     assert_eq!(here.result("a 2000"), 0);
@@ -57,8 +44,7 @@ fn processes_of_several_pid_namespaces_leave_each_other_alone() {
     let bytes = |pid: &str| SharedMemory::live_bytes(&found, pid.parse().unwrap());
     assert_eq!((bytes(&a), bytes(&b)), (Some(100 * MIB), Some(200 * MIB)), "{found:?}");
     assert_eq!(SharedMemory::live_bytes(&found, here.pid()), Some(2300 * MIB));
-    let (status, _, err) = memory.command(&[], &["cap", "--pid", &a, "none"]);
-    assert_eq!(status, 0, "{err}");
+    memory.says(&[], &format!("cap --pid {a} none"));
     assert_eq!(first.result("a 2000"), 0);
 
     // The next process removes the files of processes that have exited, and only those.
@@ -75,12 +61,12 @@ fn processes_of_several_pid_namespaces_leave_each_other_alone() {
 
 #[test]
 fn a_group_of_another_pid_namespace_is_refused_while_it_lives() {
-    if !may(&PID) {
+    if !permitted(&PID) {
         return;
     }
     let memory = SharedMemory::new();
-    let name = format!("test-namespace-{}", std::process::id());
-    let setup = memory.setup().env("VRAMTRACE_CAP_GROUP", format!("{name}:4GiB"));
+    let group = Group::new("namespace");
+    let setup = memory.setup().env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", group.0));
     let inside = InteractiveProgram::start(setup.clone().through(&PID));
     let refused = Program::c("interactive").run(setup.clone());
     assert_eq!(refused.status, 98, "{}", refused.stderr);
@@ -89,15 +75,12 @@ fn a_group_of_another_pid_namespace_is_refused_while_it_lives() {
     unsafe { libc::kill(child_of(inside.pid()) as i32, libc::SIGKILL) };
     drop(inside);
     let mut after = InteractiveProgram::start(setup);
-    assert_eq!((after.result("a 4000"), after.result("a 1000")), (2, 0));
-    drop(after);
-    let user = testkit::user();
-    let _ = std::fs::remove_dir_all(format!("/dev/shm/vramtrace-{user}/group.{name}"));
+    assert_eq!(after.results("a 4000, a 1000"), [2, 0]);
 }
 
 #[test]
 fn a_process_of_another_ipc_namespace_is_seen_by_its_copy() {
-    if !may(&IPC) {
+    if !permitted(&IPC) {
         return;
     }
     let memory = SharedMemory::new();
@@ -111,29 +94,22 @@ fn a_process_of_another_ipc_namespace_is_seen_by_its_copy() {
     // In its namespace it is done at once.
     let pid = process.pid().to_string();
     let enter = ["nsenter", "--target", &pid, "--ipc", "--"];
-    let (status, _, err) = memory.command(&enter, &["cap", "--pid", &pid, "none"]);
-    assert_eq!(status, 0, "{err}");
+    memory.says(&enter, &format!("cap --pid {pid} none"));
     assert_eq!(process.result("a 1000"), 0);
 }
 
 /// Has 1 GiB for a limit, some calls after the command.
 fn is_capped_by_file(memory: &SharedMemory, process: &mut InteractiveProgram) {
     assert_eq!((process.result("a 1000"), process.result("f")), (0, 0));
-    let pid = process.pid().to_string();
-    let (status, out, err) = memory.command(&[], &["cap", "--pid", &pid, "1GiB"]);
-    assert_eq!(status, 0, "{err}");
+    let out = memory.says(&[], &format!("cap --pid {} 1GiB", process.pid()));
     assert!(out.contains("in a second or later"), "{out}");
-    let asked = Instant::now();
-    while process.result("a 1000") == 0 {
-        assert_eq!(process.result("f"), 0);
-        assert!(asked.elapsed() < Duration::from_secs(20), "it was never obeyed");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let asks = || process.result("a 1000") == 0 && process.result("f") == 0;
+    eventually(asks, |granted| !granted);
 }
 
 #[test]
 fn without_shared_memory_figures_are_seen_and_a_group_is_refused() {
-    if !may(&NO_SEGMENTS) {
+    if !permitted(&NO_SEGMENTS) {
         return;
     }
     let memory = SharedMemory::new();

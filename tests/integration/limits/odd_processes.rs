@@ -1,23 +1,26 @@
 //! Processes that look odd in /proc are known to run: by `ps`, by the report of a trace that is still
 //! written, and by a group.
 
-use testkit::{InteractiveProgram, Scratch, SharedMemory, report};
+use testkit::{Group, InteractiveProgram, Scratch, SharedMemory, report};
+
+use crate::groups::members;
 
 const MIB: u64 = 1 << 20;
 
-fn runs(program: &str, argument: &str) {
+/// One whose name is no text, and one whose main thread has ended.
+#[test]
+fn odd_ones_are_known_to_run() {
+    ["name", "thread"].into_iter().for_each(runs);
+}
+
+fn runs(argument: &str) {
     let (memory, state) = (SharedMemory::new(), Scratch::new());
-    let name = format!("test-odd-{argument}-{}", std::process::id());
-    let setup = memory
-        .setup()
-        .env("VRAMTRACE_CAP_GROUP", format!("{name}:2GiB"))
-        .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
-    let mut odd = InteractiveProgram::start_as(program, setup.clone().arg(argument));
+    let group = Group::new(&format!("odd-{argument}"));
+    let setup = members(&group, &state, "2GiB").env("XDG_RUNTIME_DIR", &memory.0);
+    let mut odd = InteractiveProgram::start_as("odd_process", setup.clone().arg(argument));
     assert_eq!(odd.result("a 1000"), 0);
-    let live = SharedMemory::live_bytes(&memory.ps(&[]), odd.pid());
-    assert_eq!(live, Some(1000 * MIB), "{argument}");
-    let listed = memory.ps(&[]);
-    let line = listed.iter().find(|process| process["pid"] == odd.pid()).unwrap();
+    let line = memory.shown(odd.pid());
+    assert_eq!(line["devices"][0]["live_bytes"], 1000 * MIB, "{argument}");
     assert!(line["command"].as_str().unwrap().contains("odd"), "{argument}: {line}");
     let facts = report(&odd.traces());
     assert_eq!(facts["processes"][0]["running"], true, "{argument}: {facts:#}");
@@ -25,21 +28,6 @@ fn runs(program: &str, argument: &str) {
     let mut other = InteractiveProgram::start(setup);
     std::thread::sleep(std::time::Duration::from_millis(2));
     assert_eq!(other.result("a 1000"), 2, "{argument}");
-    let pid = odd.pid().to_string();
-    let (status, _, err) = memory.command(&[], &["cap", "--pid", &pid, "1GiB"]);
-    assert_eq!(status, 0, "{argument}: {err}");
+    memory.says(&[], &format!("cap --pid {} 1GiB", odd.pid()));
     assert_eq!(odd.result("a 1"), 2, "{argument}");
-    drop((odd, other));
-    let user = testkit::user();
-    let _ = std::fs::remove_dir_all(format!("/dev/shm/vramtrace-{user}/group.{name}"));
-}
-
-#[test]
-fn one_whose_name_is_no_text() {
-    runs("odd_process", "name");
-}
-
-#[test]
-fn one_whose_main_thread_has_ended() {
-    runs("odd_process", "thread");
 }

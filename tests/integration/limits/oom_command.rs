@@ -1,6 +1,6 @@
 //! `vramtrace oom`: its output for runs that were out of memory, and for runs that were not.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use testkit::InteractiveProgram;
@@ -8,6 +8,8 @@ use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached};
 use testkit::{Program, Run, Scratch, Setup, has};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Definition, Event, Kind, RefusedBy};
+
+use crate::oom_message::says;
 
 /// The facts; every post-mortem's parts must add up to its figure.
 #[track_caller]
@@ -25,7 +27,7 @@ fn json(scratch: &Scratch, line: &str) -> Value {
 
 /// Asserts that the text contains all of `wanted`, regardless of where its lines are broken.
 #[track_caller]
-fn assert_contains(shown: &str, wanted: &[&str]) {
+pub fn assert_contains(shown: &str, wanted: &[&str]) {
     let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in wanted {
         assert!(flat(shown).contains(&flat(part)), "{part:?} is not there:\n{shown}");
@@ -165,8 +167,12 @@ fn the_recorded_run_is_narrow() {
 }
 
 /// The stand-in of PyTorch's library.
-fn libc10_cuda() -> PathBuf {
+pub fn libc10_cuda() -> PathBuf {
     testkit::torch_stand_ins::libraries().join("libc10_cuda.so")
+}
+
+fn script() -> PathBuf {
+    testkit::repository().join("tests/python/torch_oom.py")
 }
 
 /// `tests/python/torch_oom.py` under a cap of 1500 MiB, of which the context takes its part.
@@ -175,14 +181,13 @@ fn trains(how: &str) -> Option<(Program, Setup)> {
         testkit::skip("oom: no Python from 3.8 on");
         return None;
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_oom.py");
     let setup = Setup::simulated()
         .preload()
         .cap("1500MiB")
         .env("VRAMTRACE_OOM_REPORT", "off")
         // Names of an interpreter's functions take their time, and are not what is looked at.
         .env("VRAMTRACE_STACKS", "python")
-        .arg(script.display())
+        .arg(script().display())
         .arg(libc10_cuda().display())
         .arg(how);
     Some((Program(python), setup))
@@ -195,8 +200,7 @@ fn trained(how: &str) -> Option<Run> {
 
 /// Line of the script that has this text.
 fn line_of(text: &str) -> u64 {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_oom.py");
-    let script = std::fs::read_to_string(script).unwrap();
+    let script = std::fs::read_to_string(script()).unwrap();
     1 + script.lines().position(|line| line.contains(text)).unwrap() as u64
 }
 
@@ -216,9 +220,9 @@ fn fragmentation_is_distinguished_from_too_much() {
     );
     let it = &all["ooms"][0]["post_mortem"];
     let list = |value: &Value| value.as_array().unwrap().clone();
-    let frames = list(&it["frames"]);
-    let asked = frames.iter().filter(|frame| frame["language"] == "python");
-    let asked: Vec<&Value> = asked.map(|frame| &frame["function"]).collect();
+    let mut asked = list(&it["frames"]);
+    asked.retain(|frame| frame["language"] == "python");
+    let asked: Vec<&Value> = asked.iter().map(|frame| &frame["function"]).collect();
     assert_eq!(asked, ["logits", "main", "<module>"], "{it:#}");
     // Blocks are made in one line; who called that is the caller.
     let line = line_of("torch.cache_block(0");
@@ -227,26 +231,25 @@ fn fragmentation_is_distinguished_from_too_much() {
         lead.is_some_and(|lead| lead["line"] == line) && holder["bytes"] == 160 * MIB
     };
     assert!(list(&it["holders"]).iter().any(made), "{it:#}");
-    let shown = run.scratch.text("oom");
-    assert_contains(
-        &shown,
-        &["torch asked for 250.00 MiB at", "torch_oom.py:", "fragmentation: 480.00 MiB free"],
-    );
-    let cause = |run: &Run| json(&run.scratch, "oom")["ooms"][0]["post_mortem"]["cause"].clone();
-    let Some(run) = trained("together") else { return };
-    assert_eq!(cause(&run), "fragmentation");
-    let shown = run.scratch.text("oom");
-    assert_contains(
-        &shown,
-        &["320.00 MiB free inside PyTorch", " left; together 330.00 MiB would fit"],
-    );
-    let Some(run) = trained("too-much") else { return };
-    assert_eq!(cause(&run), "cap");
-    let shown = run.scratch.text("oom");
-    assert_contains(
-        &shown,
-        &["too much: asked 600.00 MiB", "480.00 MiB in tensors", "a cap of 1598 MiB"],
-    );
+    let fragments =
+        ["torch asked for 250.00 MiB at", "torch_oom.py:", "fragmentation: 480.00 MiB free"];
+    assert_contains(&run.scratch.text("oom"), &fragments);
+    for (how, cause, wanted) in [
+        (
+            "together",
+            "fragmentation",
+            &["320.00 MiB free inside PyTorch", " left; together 330.00 MiB would fit"][..],
+        ),
+        (
+            "too-much",
+            "cap",
+            &["too much: asked 600.00 MiB", "480.00 MiB in tensors", "a cap of 1598 MiB"],
+        ),
+    ] {
+        let run = trained(how).unwrap();
+        assert_eq!(json(&run.scratch, "oom")["ooms"][0]["post_mortem"]["cause"], cause);
+        assert_contains(&run.scratch.text("oom"), wanted);
+    }
 }
 
 #[test]
@@ -266,8 +269,7 @@ fn memory_that_the_cache_keeps_from_a_library_is_named() {
 fn a_run_that_went_on_and_one_that_was_killed_are_distinguished() {
     let Some(run) = trained("survives") else { return };
     let run = run.ok();
-    let shown = run.scratch.text("oom");
-    assert_contains(&shown, &["and the run went on"]);
+    assert_contains(&run.scratch.text("oom"), &["and the run went on"]);
     assert_eq!(json(&run.scratch, "oom")["ooms"][0]["went_on"], true);
     // Still running, and killed.
     let Some((program, setup)) = trains("hangs") else { return };
@@ -290,162 +292,92 @@ fn a_run_that_went_on_and_one_that_was_killed_are_distinguished() {
     for part in 1..24 {
         std::fs::write(scratch.0.join("cut.vtrace"), &bytes[..bytes.len() * part / 24]).unwrap();
         let output = scratch.run("oom cut.vtrace");
-        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-        match output.status.code() {
-            Some(0) => {
-                assert!(shown.contains("out-of-memory") || shown.contains("OUT OF"), "{shown}")
-            }
-            Some(2) => assert!(!output.stderr.is_empty()),
-            other => panic!("{other:?} at {part}: {}", String::from_utf8_lossy(&output.stderr)),
-        }
+        let [shown, why] = [output.stdout, output.stderr].map(|b| String::from_utf8(b).unwrap());
+        let is_shown = shown.contains("out-of-memory") || shown.contains("OUT OF");
+        let status = output.status.code();
+        assert!(
+            status == Some(0) && is_shown || status == Some(2) && !why.is_empty(),
+            "{part}: {shown}{why}"
+        );
     }
 }
 
 #[test]
 fn callers_of_the_driver_are_named_without_torch() {
-    let capped = Setup::simulated().preload().devices("2x24GiB").cap("1GiB");
-    let mut process = InteractiveProgram::start(capped.clone().env("VRAMTRACE_OOM_REPORT", "off"));
-    assert_eq!((process.result("a 300"), process.result("a 600")), (0, 2));
-    let running = process.scratch.text("oom");
-    assert_contains(
-        &running,
-        &["cuMemAlloc_v2 asked for 600.00 MiB", "and the process still runs"],
-    );
+    let start = |setup: Setup| InteractiveProgram::start(setup.env("VRAMTRACE_OOM_REPORT", "off"));
+    let setup = || Setup::simulated().preload();
+    let mut process = start(setup().devices("2x24GiB").cap("1GiB"));
+    assert_eq!(process.results("a 300, a 600"), [0, 2]);
+    let running = ["cuMemAlloc_v2 asked for 600.00 MiB", "and the process still runs"];
+    assert_contains(&process.scratch.text("oom"), &running);
     // Somebody else gets his.
-    assert_eq!((process.result("a 10"), process.result("m 700")), (0, 2));
-    process.end();
-    let shown = process.scratch.text("oom");
-    assert_contains(
-        &shown,
-        &["cuMemAllocManaged asked for 700.00 MiB", "1 refusal after which", "by the cap"],
-    );
-    let all = json(&process.scratch, "oom");
-    let it = &all["ooms"][0];
-    has(it, json!({ "refused_by": "cap", "limit_bytes": 1024 * MIB }));
-    let used = it["post_mortem"]["used_bytes"].as_u64().unwrap();
+    assert_eq!(process.results("a 10, m 700"), [0, 2]);
+    process.finish();
+    let shown = ["cuMemAllocManaged asked for 700.00 MiB", "1 refusal after which", "by the cap"];
+    assert_contains(&process.scratch.text("oom"), &shown);
+    let it = json(&process.scratch, "oom")["ooms"][0].clone();
+    has(&it, json!({ "refused_by": "cap", "limit_bytes": 1024 * MIB }));
+    let it = &it["post_mortem"];
+    let used = it["used_bytes"].as_u64().unwrap();
     // What did not fit, and what was in use, are more than the limit.
     assert!(used >= 310 * MIB && used + 700 * MIB > 1024 * MIB, "{used}");
-    assert!(it["post_mortem"]["torch"].is_null());
-    let advice = it["post_mortem"]["advice"].as_array().unwrap();
-    assert_eq!(advice[0]["what"], "cap");
-    let cap = advice[0]["bytes"].as_u64().unwrap();
+    assert!(it["torch"].is_null());
+    assert_eq!(it["advice"][0]["what"], "cap");
+    let cap = it["advice"][0]["bytes"].as_u64().unwrap();
     assert!(cap >= used + 700 * MIB, "{cap} for {used}");
     // With that cap it runs.
-    let mut again =
-        InteractiveProgram::start(Setup::simulated().preload().cap(&format!("{}MiB", cap / MIB)));
-    assert_eq!((again.result("a 300"), again.result("a 10"), again.result("m 700")), (0, 0, 0));
-
+    let mut again = InteractiveProgram::start(setup().cap(&format!("{}MiB", cap / MIB)));
+    assert_eq!(again.results("a 300, a 10, m 700"), [0, 0, 0]);
     // The card itself is full.
-    let mut process = InteractiveProgram::start(
-        Setup::simulated().preload().devices("1x2GiB").env("VRAMTRACE_OOM_REPORT", "off"),
-    );
-    assert_eq!((process.result("a 900"), process.result("a 4000")), (0, 2));
+    let mut process = start(setup().devices("1x2GiB"));
+    assert_eq!(process.results("a 900, a 4000"), [0, 2]);
     process.kill();
-    let shown = process.scratch.text("oom");
-    assert_contains(&shown, &["the card: 2.00 GiB", "more than the whole card has"]);
+    let shown = ["the card: 2.00 GiB", "more than the whole card has"];
+    assert_contains(&process.scratch.text("oom"), &shown);
     assert_eq!(json(&process.scratch, "oom")["ooms"][0]["refused_by"], "driver");
 }
 
-#[test]
-fn a_cap_that_only_warns_ends_nothing() {
-    let warned = Setup::simulated().preload().cap("1GiB").env("VRAMTRACE_CAP_MODE", "warn");
-    let mut process = InteractiveProgram::start(warned);
-    assert_eq!((process.result("a 600"), process.result("a 600")), (0, 0));
-    process.end();
-    assert_contains(
-        &process.scratch.text("oom"),
-        &["no out-of-memory; cuda:0: no refusal, ", "passed the cap, which only warns, peak 1."],
-    );
-}
-
-/// The recorder speaks when the program is out of memory; the trace says so of the same runs.
-#[test]
-fn the_trace_repeats_the_recorders_message() {
-    let program = Program::c("out_of_memory");
-    let capped = |words: &[&str]| {
-        let setup = Setup::simulated().preload().env("VRAMTRACE_CAP", "1400MiB");
-        words.iter().fold(setup, |setup, word| setup.arg(word))
-    };
-    let torch = libc10_cuda().display().to_string();
-    for (words, cause) in [
-        (&[&torch, "fragments"][..], Some("fragmentation")),
-        (&[&torch, "too-much"], Some("cap")),
-        (&[&torch, "fraction"], Some("fragmentation")),
-        (&[&torch, "absorbed", "3"], None),
-        (&[&torch, "absorbed-then-out", "3"], Some("cap")),
-        (&["-", "exit", "2000"], Some("cap")),
-        (&["-", "again", "2000"], Some("cap")),
-        (&["-", "go-on", "2000"], None),
-        (&["-", "slowly", "2000"], None),
-        (&["-", "host"], None),
-        (&[&torch, "fragments", "blocks are not recorded"], Some("fragmentation")),
-    ] {
-        let mut setup = capped(words);
-        if words.contains(&"blocks are not recorded") {
-            setup = capped(&words[..2]).env("VRAMTRACE_TENSORS", "off");
-        }
-        let run = program.run(setup);
-        let all = json(&run.scratch, "oom");
-        let ooms = all["ooms"].as_array().unwrap();
-        assert_eq!(ooms.len(), usize::from(cause.is_some()), "{words:?}: {all:#}");
-        assert_eq!(
-            run.stderr.contains("out of memory"),
-            cause.is_some(),
-            "{words:?}: {}",
-            run.stderr
-        );
-        let Some(cause) = cause else { continue };
-        let it = &ooms[0]["post_mortem"];
-        assert_eq!(it["cause"], cause, "{words:?}");
-        // The recorder and the trace give the same cause.
-        let why = |text: &str| {
-            let line = text.lines().find(|line| line.trim_start().starts_with("why")).unwrap();
-            let why = line.trim_start()["why".len()..].trim_start();
-            why.split(':').next().unwrap().to_string()
-        };
-        let begins = if cause == "fragmentation" { "fragmentation" } else { "too much" };
-        assert_eq!(why(&run.stderr), begins, "{words:?}");
-        assert_eq!(why(&run.scratch.text("oom")), begins, "{words:?}");
-        // The same sum, to the hundredth of a GiB.
-        let line = run.stderr.lines().find(|line| line.trim_start().starts_with("used")).unwrap();
-        let mut figures = line.split_whitespace().skip(1);
-        let used = figures.next().unwrap().parse::<f64>().unwrap();
-        let used = if figures.next() == Some("MiB") { used / 1024.0 } else { used };
-        let ours = it["used_bytes"].as_u64().unwrap() as f64 / f64::from(1 << 30);
-        assert!((used - ours).abs() < 0.011, "{words:?}: {used} against {ours}");
-        let shown = run.scratch.text("oom");
-        if words.contains(&"fraction") {
-            assert_contains(&shown, &["below 864.00 MiB by PyTorch's own memory fraction"]);
-            assert_contains(&shown, &["set_per_process_memory_fraction"]);
-        }
-        if words.contains(&"absorbed-then-out") {
-            assert_contains(&shown, &["3 refusals that PyTorch absorbed"]);
-        }
+/// The recorder speaks when the program is out of memory; the trace says so of the same run, with the same cause and the same
+/// sum, to the hundredth of a GiB.
+#[track_caller]
+pub fn agrees(run: &Run, post_mortems: usize) {
+    let all = json(&run.scratch, "oom");
+    let ooms = all["ooms"].as_array().unwrap();
+    assert_eq!(ooms.is_empty(), post_mortems == 0, "{all:#}");
+    assert_eq!(run.stderr.contains("out of memory"), post_mortems > 0, "{}", run.stderr);
+    let Some(it) = ooms.first().map(|oom| &oom["post_mortem"]) else { return };
+    let is_fragmented = it["cause"] == "fragmentation";
+    for text in [&run.stderr, &run.scratch.text("oom")] {
+        let why = says(text, "why");
+        // More than the whole card has is asked for in one case.
+        let is_too_much = why.starts_with("too much:") || why.starts_with("asked ");
+        let begins = (why.starts_with("fragmentation:"), is_too_much);
+        assert_eq!(begins, (is_fragmented, !is_fragmented), "{text}");
     }
+    let line = says(&run.stderr, "used");
+    let mut figures = line.split(' ');
+    let used = figures.next().unwrap().parse::<f64>().unwrap();
+    let used = if figures.next() == Some("MiB") { used / 1024.0 } else { used };
+    let ours = it["used_bytes"].as_u64().unwrap() as f64 / f64::from(1 << 30);
+    assert!((used - ours).abs() < 0.011, "{used} against {ours}: {}", run.stderr);
 }
 
 #[test]
 fn other_processes_on_the_card_are_listed() {
-    let scratch = Scratch::new();
-    let state = scratch.0.join("state");
-    let card = |words: &[&str]| {
+    let state = Scratch::new();
+    let card = || {
         let setup = Setup::simulated().preload().devices("1x4GiB");
-        let setup = setup.env("VRAMTRACE_SIM_STATE", &state);
-        words.iter().fold(setup, |setup, word| setup.arg(word))
+        setup.env("VRAMTRACE_SIM_STATE", state.0.join("state"))
     };
-    let mut other = InteractiveProgram::start(card(&[]));
+    let mut other = InteractiveProgram::start(card());
     assert_eq!(other.result("a 1500"), 0);
-    let run = Program::c("out_of_memory").run(card(&["-", "again", "2500"]));
-    let all = json(&run.scratch, "oom");
-    let [oom] = &all["ooms"].as_array().unwrap()[..] else { panic!("{all:#}") };
-    let [neighbour] = &oom["post_mortem"]["neighbours"].as_array().unwrap()[..] else {
-        panic!("{oom:#}")
-    };
-    assert_eq!(neighbour["pid"], other.pid());
-    assert!(neighbour["bytes"].as_u64().unwrap() >= 1500 * MIB);
-    let shown = run.scratch.text("oom");
-    assert_contains(
-        &shown,
-        &[&format!("other processes: pid {} ", other.pid()), "another card: other processes"],
+    let run = Program::c("out_of_memory").run(card().arg("-").arg("again").arg(2500));
+    let neighbours = json(&run.scratch, "oom")["ooms"][0]["post_mortem"]["neighbours"].clone();
+    assert_eq!(
+        (neighbours.as_array().unwrap().len(), &neighbours[0]["pid"]),
+        (1, &json!(other.pid()))
     );
+    assert!(neighbours[0]["bytes"].as_u64().unwrap() >= 1500 * MIB);
+    let named = format!("other processes: pid {} ", other.pid());
+    assert_contains(&run.scratch.text("oom"), &[&named, "another card: other processes"]);
 }

@@ -5,17 +5,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use testkit::{Program, Run, Scratch, Setup};
+use testkit::{Group, Program, Run, Scratch, Setup};
 use vramtrace_format::{
     CacheBytes, Event, OomEvidence, PostMortem, Refused, RefusedBy, TraceReader,
 };
 
-const MIB: u64 = 1 << 20;
+use crate::oom_command;
 
-/// The stand-in of PyTorch's library.
-fn torch() -> PathBuf {
-    testkit::torch_stand_ins::libraries().join("libc10_cuda.so")
-}
+const MIB: u64 = 1 << 20;
 
 fn program() -> Program {
     Program::c("out_of_memory")
@@ -23,7 +20,7 @@ fn program() -> Program {
 
 /// In a program that uses PyTorch.
 fn torch_asks(mode: &str) -> Setup {
-    Setup::simulated().arg(torch().display()).arg(mode)
+    Setup::simulated().arg(oom_command::libc10_cuda().display()).arg(mode)
 }
 
 /// In a program that uses the driver alone.
@@ -31,28 +28,50 @@ fn asks(mode: &str, mib: u64) -> Setup {
     Setup::simulated().arg("-").arg(mode).arg(mib)
 }
 
-/// It prints and returns the same with us in front, where the device is as small without us.
-#[track_caller]
-fn run(setup: Setup) -> Run {
-    program().run(setup.preload())
+fn cap(setup: Setup) -> Setup {
+    setup.env("VRAMTRACE_CAP", "1400MiB")
 }
 
-fn events(trace: &Path) -> Vec<Event> {
+/// It prints and returns the same with us in front, where the device is as small without us. The trace says what the message
+/// does.
+#[track_caller]
+fn run(setup: Setup) -> Run {
+    let run = program().run(setup.preload());
+    if run.traces().len() == 1 {
+        oom_command::agrees(&run, post_mortems(&run).len());
+    }
+    run
+}
+
+/// What is picked of the events of a trace.
+fn events<T>(trace: &Path, pick: impl Fn(Event) -> Option<T>) -> Vec<T> {
     let bytes = testkit::trace_bytes(trace);
-    TraceReader::new(&bytes).unwrap().events().map(|stamped| stamped.event).collect()
+    TraceReader::new(&bytes).unwrap().events().filter_map(|stamped| pick(stamped.event)).collect()
 }
 
 fn post_mortems(run: &Run) -> Vec<PostMortem> {
-    let events = events(&run.only_trace());
-    let post_mortem = |event: &Event| match event {
-        Event::PostMortem(one) => Some(*one),
+    events(&run.only_trace(), |event| match event {
+        Event::PostMortem(one) => Some(one),
         _ => None,
-    };
-    events.iter().filter_map(post_mortem).collect()
+    })
 }
 
 #[track_caller]
-fn says(stderr: &str, label: &str) -> String {
+fn post_mortem(run: &Run) -> PostMortem {
+    let [one] = post_mortems(run)[..] else { panic!("once: {}", run.stderr) };
+    one
+}
+
+/// Refusals of driver calls.
+fn refusals(run: &Run) -> Vec<Refused> {
+    events(&run.only_trace(), |event| match event {
+        Event::Refused(refused) => Some(refused),
+        _ => None,
+    })
+}
+
+#[track_caller]
+pub fn says(stderr: &str, label: &str) -> String {
     let line = stderr.lines().find_map(|line| line.trim_start().strip_prefix(label));
     line.unwrap_or_else(|| panic!("no {label} in {stderr}")).trim().to_string()
 }
@@ -71,66 +90,63 @@ fn is_silent(run: &Run) {
 
 #[test]
 fn fragmentation_is_named_with_its_figures() {
-    let run = run(torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB").env("RANK", "3"));
+    let run = run(cap(torch_asks("fragments")).env("RANK", "3"));
     assert_eq!(run.status, 1);
     let text = &run.stderr;
     assert!(text.lines().count() <= 10, "{text}");
     let head = text.lines().next().unwrap();
     assert!(head.starts_with("vramtrace rank3 cuda:0 pid "), "{text}");
     assert!(in_program(head, ": torch is out of memory: 128.00 MiB at "), "{text}");
-    assert!(says(text, "limit").starts_with("1400 MiB by VRAMTRACE_CAP (card: 2"), "{text}");
-    let used = "1.30 GiB = tensors 0.55 + torch cache 0.23 + context 0.51 + other allocations 0.01";
-    assert_eq!(says(text, "used"), used);
-    assert_eq!(
-        says(text, "why"),
-        "fragmentation: 240.00 MiB free inside torch, largest hole 30.00 MiB; in one piece \
-         128.00 MiB would fit"
-    );
-    assert!(in_program(&says(text, "holds"), "560.00 MiB "), "{text}");
-    assert!(says(text, "holds").ends_with("16 blocks"), "{text}");
-    assert!(says(text, "try").starts_with(
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 1.5 GiB or a smaller"
-    ));
     let trace = run.only_trace();
     let name = trace.file_name().unwrap().to_str().unwrap();
-    assert_eq!(
-        says(text, "more"),
-        format!("vramtrace oom {name}   (quiet for 60 s; VRAMTRACE_OOM_REPORT=off)")
-    );
-    let [found] = post_mortems(&run)[..] else { panic!("once") };
+    for (label, begin) in [
+        ("limit", "1400 MiB by VRAMTRACE_CAP (card: 2"),
+        (
+            "used",
+            "1.30 GiB = tensors 0.55 + torch cache 0.23 + context 0.51 + other allocations 0.01",
+        ),
+        (
+            "why",
+            "fragmentation: 240.00 MiB free inside torch, largest hole 30.00 MiB; in one piece \
+             128.00 MiB would fit",
+        ),
+        ("holds", "560.00 MiB "),
+        (
+            "try",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 1.5 GiB or a smaller",
+        ),
+        ("more", &format!("vramtrace oom {name}   (quiet for 60 s; VRAMTRACE_OOM_REPORT=off)")),
+    ] {
+        assert!(says(text, label).starts_with(begin), "{begin}: {text}");
+    }
+    let holds = says(text, "holds");
+    assert!(in_program(&holds, "560.00 MiB ") && holds.ends_with("16 blocks"), "{text}");
+    let found = post_mortem(&run);
     assert_eq!((found.by, found.evidence), (Some(RefusedBy::Cap), OomEvidence::FrameworkGaveUp));
     assert_eq!((found.size, found.limit), (128 * MIB, 1400 * MIB));
     assert_eq!(found.largest_hole, Some(30 * MIB));
-    let cache = CacheBytes { allocated: 560 * MIB, reserved: 800 * MIB };
-    assert_eq!(found.cache, Some(cache));
+    let cache = Some(CacheBytes { allocated: 560 * MIB, reserved: 800 * MIB });
+    assert_eq!(found.cache, cache);
     // Each refusal of the driver call carries the cache's figures too, and what the card had.
-    let refusals: Vec<Refused> = events(&trace)
-        .into_iter()
-        .filter_map(|event| match event {
-            Event::Refused(refused) => Some(refused),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(refusals.len(), 2);
-    for refused in refusals {
-        assert_eq!(refused.cache, Some(cache));
-        assert!(refused.driver_free > 20 << 30, "{refused:?}");
-    }
+    let refusals = refusals(&run);
+    let is_known = |one: &Refused| one.cache == cache && one.driver_free > 20 << 30;
+    assert!(refusals.len() == 2 && refusals.iter().all(is_known), "{refusals:?}");
 }
 
 /// What refused, what is in use, and what would help. No driver call is refused by PyTorch's own fraction: only its hook
 /// tells. Mappings side by side are one piece. The hook is heard where blocks are not recorded: no hole is claimed then.
 #[test]
 fn each_refusal_is_named_with_what_would_help() {
-    let cap = |mode: &str| torch_asks(mode).env("VRAMTRACE_CAP", "1400MiB");
-    let name = format!("post-mortem-{}", std::process::id());
-    let of_group = torch_asks("too-much").env("VRAMTRACE_CAP_GROUP", format!("{name}:1400MiB"));
+    let group = Group::new("post-mortem");
+    let of_group =
+        torch_asks("too-much").env("VRAMTRACE_CAP_GROUP", format!("{}:1400MiB", group.0));
     let setting = "max_split_size_mb:64,expandable_segments:True";
     let expandable = torch_asks("expandable").env("PYTORCH_CUDA_ALLOC_CONF", setting);
-    let by_group = format!("1400 MiB by the group {name}, of which others have 0 B (card: 22.69");
+    let by_group =
+        format!("1400 MiB by the group {}, of which others have 0 B (card: 22.69", group.0);
     for (setup, by, hole, parts) in [
         (
-            cap("too-much"),
+            cap(torch_asks("too-much")),
             Some(RefusedBy::Cap),
             Some(30),
             &[
@@ -164,7 +180,7 @@ fn each_refusal_is_named_with_what_would_help() {
             ],
         ),
         (
-            cap("fragments").env("VRAMTRACE_TENSORS", "off"),
+            cap(torch_asks("fragments")).env("VRAMTRACE_TENSORS", "off"),
             Some(RefusedBy::Cap),
             None,
             &[("why", "240.00 MiB free inside torch, in pieces;")],
@@ -177,13 +193,15 @@ fn each_refusal_is_named_with_what_would_help() {
         }
         let is_fragmented = says(&run.stderr, "why").starts_with("fragmentation");
         assert!(is_fragmented || !run.stderr.contains("expandable"), "{}", run.stderr);
-        let [found] = post_mortems(&run)[..] else { panic!("once: {}", run.stderr) };
+        let found = post_mortem(&run);
         assert_eq!((found.by, found.largest_hole), (by, hole.map(|mib| mib * MIB)));
-        let refused = run.only_report()["devices"][0]["refused_by_driver"] != 0;
-        assert!(by.is_some() || !refused);
+        assert!(by.is_some() || run.device()["refused_by_driver"] == 0);
+        if by.is_none() {
+            let shown = run.scratch.text("oom");
+            let wanted = ["below 864.00 MiB by PyTorch's own memory fraction", "set_per_process"];
+            oom_command::assert_contains(&shown, &wanted);
+        }
     }
-    let page = format!("/dev/shm/vramtrace-{}/group.{name}", testkit::user());
-    let _ = std::fs::remove_file(page);
 }
 
 /// Where expandable segments cannot work they are not proposed.
@@ -211,26 +229,24 @@ fn a_setting_that_cannot_work_is_not_proposed() {
 
 #[test]
 fn a_run_that_torch_saves_prints_nothing() {
-    let saved = run(torch_asks("absorbed").arg(5).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    let saved = run(cap(torch_asks("absorbed").arg(5))).ok();
     is_silent(&saved);
-    assert_eq!(saved.only_report()["devices"][0]["refused_by_cap"], 5);
-    let setup = torch_asks("absorbed-then-out").arg(3).env("VRAMTRACE_CAP", "1400MiB");
-    let out = run(setup);
-    assert_eq!(
-        says(&out.stderr, "before"),
-        "3 refusals that torch absorbed by emptying its cache (harmless)"
-    );
+    assert_eq!(saved.device()["refused_by_cap"], 5);
+    let out = run(cap(torch_asks("absorbed-then-out").arg(3)));
+    let before = "3 refusals that torch absorbed by emptying its cache (harmless)";
+    assert_eq!(says(&out.stderr, "before"), before);
     assert_eq!(post_mortems(&out)[0].absorbed, 3);
+    oom_command::assert_contains(&out.scratch.text("oom"), &["3 refusals that PyTorch absorbed"]);
 }
 
 /// One that catches the error and goes on reads it once, and then it is quiet.
 #[test]
 fn a_burst_of_refusals_is_reported_once() {
-    let burst = run(torch_asks("burst").arg(200).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    let burst = run(cap(torch_asks("burst").arg(200))).ok();
     assert_eq!(burst.stderr.matches("out of memory").count(), 1, "{}", burst.stderr);
     assert_eq!(post_mortems(&burst).len(), 1);
     // But the end is reported.
-    let twice = run(torch_asks("twice").env("VRAMTRACE_CAP", "1400MiB"));
+    let twice = run(cap(torch_asks("twice")));
     let found: Vec<(OomEvidence, u64)> =
         post_mortems(&twice).iter().map(|one| (one.evidence, one.size / MIB)).collect();
     assert_eq!(found, [(OomEvidence::FrameworkGaveUp, 900), (OomEvidence::EndedRefused, 901)]);
@@ -238,26 +254,32 @@ fn a_burst_of_refusals_is_reported_once() {
     assert!(!twice.stderr.lines().last().unwrap().contains("quiet"), "{}", twice.stderr);
 }
 
+/// Also where host memory was refused, and the parent of a forked child that was not.
 #[test]
 fn a_program_that_goes_on_prints_nothing() {
-    for setup in [asks("go-on", 2000), asks("slowly", 2000)] {
-        is_silent(&run(setup.env("VRAMTRACE_CAP", "1400MiB")).ok());
+    for (setup, of_host) in [
+        (cap(asks("go-on", 2000)), false),
+        (cap(asks("slowly", 2000)), false),
+        (asks("go-on", 1 << 20), false),
+        (Setup::simulated().arg("-").arg("host"), true),
+    ] {
+        let run = run(setup).ok();
+        is_silent(&run);
+        let free: Vec<u64> = refusals(&run).iter().map(|one| one.driver_free).collect();
+        assert!(!of_host || free == [0], "what the card has is no answer: {free:?}");
     }
-    is_silent(&run(asks("go-on", 1 << 20)).ok());
+    run(asks("fork", 1 << 20)).ok().quiet();
 }
 
 #[test]
 fn an_end_by_a_refusal_is_reported_at_the_exit() {
-    let program = program();
-    let bare = program.run(asks("exit", 1 << 20));
-    let ours = program.run(asks("exit", 1 << 20).preload());
-    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
+    let ours = program().as_bare(asks("exit", 1 << 20), Setup::preload);
     let text = &ours.stderr;
     assert!(in_program(text, ": ended out of memory: last refused 1.00 TiB at "), "{text}");
-    assert!(says(&ours.stderr, "limit").starts_with("the card itself: 22."), "{}", ours.stderr);
-    assert_eq!(says(&ours.stderr, "used"), "1.09 GiB = context 0.51 + allocations 0.59");
+    assert!(says(text, "limit").starts_with("the card itself: 22."), "{text}");
+    assert_eq!(says(text, "used"), "1.09 GiB = context 0.51 + allocations 0.59");
     assert!(in_program(&says(text, "holds"), "600.00 MiB "), "{text}");
-    let [found] = post_mortems(&ours)[..] else { panic!("once") };
+    let found = post_mortem(&ours);
     assert_eq!((found.evidence, found.by), (OomEvidence::EndedRefused, Some(RefusedBy::Driver)));
     assert_eq!(ours.only_report()["ended_in_order"], true);
 }
@@ -266,9 +288,8 @@ fn an_end_by_a_refusal_is_reported_at_the_exit() {
 #[test]
 fn what_is_freed_before_the_exit_is_reported_all_the_same() {
     let freed = |more: &[u64], out: &str| {
-        let setup = asks("exit-freed", 1 << 20).env("VRAMTRACE_CAP", "1400MiB");
-        let setup = more.iter().fold(setup, |setup, word| setup.arg(word));
-        run(setup.env("VRAMTRACE_OUT", out))
+        let setup = cap(asks("exit-freed", 1 << 20)).env("VRAMTRACE_OUT", out).preload();
+        program().run(more.iter().fold(setup, Setup::arg))
     };
     let one = freed(&[], ".");
     let text = &one.stderr;
@@ -277,24 +298,23 @@ fn what_is_freed_before_the_exit_is_reported_all_the_same() {
     let holds = says(text, "holds");
     assert!(in_program(&holds, "512.00 MiB "), "{text}");
     assert!(holds.ends_with("   16 allocations"), "at the refusal itself: {text}");
-    let [found] = post_mortems(&one)[..] else { panic!("once") };
+    let found = post_mortem(&one);
     assert_eq!((found.evidence, found.counted), (OomEvidence::EndedRefused, (512 + 518) * MIB));
-    // Of two, the last one: half was freed in between.
-    let two = freed(&[8], ".");
-    assert_eq!(says(&two.stderr, "used"), "774.00 MiB = context 518.00 + allocations 256.00");
-    let holds = says(&two.stderr, "holds");
-    assert!(holds.starts_with("256.00 MiB") && holds.ends_with("   8 allocations"), "{holds}");
-    // Without a trace there are no places.
-    let untraced = freed(&[8], "off");
-    assert_eq!(untraced.traces(), [] as [PathBuf; 0]);
-    assert_eq!(says(&untraced.stderr, "used"), says(&two.stderr, "used"));
-    assert_eq!(says(&untraced.stderr, "holds"), "256.00 MiB where is not known   8 allocations");
+    // Of two, the last one: half was freed in between. Without a trace there are no places.
+    for (out, holds) in [(".", "256.00 MiB "), ("off", "256.00 MiB where is not known")] {
+        let two = freed(&[8], out);
+        assert_eq!(two.traces().len(), usize::from(out == "."));
+        let used = "774.00 MiB = context 518.00 + allocations 256.00";
+        assert_eq!(says(&two.stderr, "used"), used);
+        let found = says(&two.stderr, "holds");
+        assert!(found.starts_with(holds) && found.ends_with("   8 allocations"), "{found}");
+    }
 }
 
 /// A program that is refused repeatedly is examined seldom: the message states how old the figures are.
 #[test]
 fn who_held_it_some_time_before_is_said_so() {
-    let run = run(asks("probe-then-out", 50));
+    let run = program().run(asks("probe-then-out", 50).preload());
     let text = &run.stderr;
     assert_eq!(says(text, "used"), "1.07 GiB = context 0.51 + allocations 0.56");
     let holds = says(text, "holds");
@@ -308,50 +328,29 @@ fn who_held_it_some_time_before_is_said_so() {
 
 #[test]
 fn a_second_of_refusals_alone_is_reported() {
-    let run = run(asks("again", 2000).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    let run = run(cap(asks("again", 2000))).ok();
     assert_eq!(run.stderr.matches("out of memory for a second now: 1.95 GiB").count(), 1);
-    let [found] = post_mortems(&run)[..] else { panic!("once: {}", run.stderr) };
-    assert_eq!(found.evidence, OomEvidence::StillRefused);
-}
-
-#[test]
-fn refused_host_memory_is_not_the_devices() {
-    let host = run(Setup::simulated().arg("-").arg("host")).ok();
-    is_silent(&host);
-    let refused = events(&host.only_trace()).into_iter().find_map(|event| match event {
-        Event::Refused(refused) => Some(refused),
-        _ => None,
-    });
-    assert_eq!(
-        refused.map(|refused| refused.driver_free),
-        Some(0),
-        "what the card has is no answer"
-    );
-}
-
-#[test]
-fn a_forked_child_tells_nothing_of_its_parent() {
-    let run = run(asks("fork", 1 << 20)).ok();
-    assert_eq!(run.stderr, "", "the parent goes on, the child was not refused");
+    assert_eq!(post_mortem(&run).evidence, OomEvidence::StillRefused);
 }
 
 #[test]
 fn the_message_goes_to_a_private_file_or_nowhere_when_asked() {
     use std::os::unix::fs::PermissionsExt;
-    let file = run(asks("exit", 1 << 20).env("VRAMTRACE_OOM_REPORT", "file"));
-    assert_eq!(file.stderr, "");
+    let report = |mode: &str, how: &str| {
+        program().run(asks(mode, 1 << 20).preload().env("VRAMTRACE_OOM_REPORT", how))
+    };
+    let file = report("exit", "file").quiet();
     let path = file.only_trace().with_extension("oom.txt");
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.contains("ended out of memory: last refused 1.00 TiB"), "{text}");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(post_mortems(&file).len(), 1);
 
-    let off = run(asks("exit", 1 << 20).env("VRAMTRACE_OOM_REPORT", "off"));
-    assert_eq!(off.stderr, "");
+    let off = report("exit", "off").quiet();
     assert!(!off.only_trace().with_extension("oom.txt").exists());
     assert_eq!(post_mortems(&off).len(), 1, "the trace has it");
 
-    let bad = run(asks("go-on", 1 << 20).env("VRAMTRACE_OOM_REPORT", "stdout"));
+    let bad = report("go-on", "stdout");
     assert!(bad.stderr.contains("VRAMTRACE_OOM_REPORT=stdout: is not stderr, file or off"));
     assert_eq!(bad.stderr.lines().count(), 1);
 }
@@ -359,15 +358,17 @@ fn the_message_goes_to_a_private_file_or_nowhere_when_asked() {
 /// Without a trace there are no lines, but what is known is printed.
 #[test]
 fn without_a_trace_the_message_has_figures_and_no_lines() {
-    let setup = torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB").env("VRAMTRACE_OUT", "off");
+    let setup = cap(torch_asks("fragments")).env("VRAMTRACE_OUT", "off");
     let run = run(setup.env("VRAMTRACE_OOM_REPORT", "file"));
-    assert_eq!(run.status, 1);
-    assert_eq!(run.traces(), [] as [PathBuf; 0]);
-    let text = &run.stderr;
-    assert!(text.contains("torch is out of memory: 128.00 MiB\n"), "{text}");
-    assert!(says(text, "used").contains("tensors 0.55 + torch cache 0.23"), "{text}");
-    assert!(says(text, "why").starts_with("fragmentation: 240.00 MiB free inside torch"), "{text}");
-    assert!(says(text, "more").contains("VRAMTRACE_OUT=off"), "{text}");
+    assert_eq!((run.status, run.traces()), (1, Vec::<PathBuf>::new()));
+    for (label, part) in [
+        ("vramtrace", "torch is out of memory: 128.00 MiB"),
+        ("used", "tensors 0.55 + torch cache 0.23"),
+        ("why", "fragmentation: 240.00 MiB free inside torch"),
+        ("more", "VRAMTRACE_OUT=off"),
+    ] {
+        assert!(says(&run.stderr, label).contains(part), "{part}: {}", run.stderr);
+    }
 }
 
 /// Each rank speaks for itself, and names who else is on the card.
@@ -411,9 +412,10 @@ fn each_rank_names_the_other_on_its_card() {
     let last = String::from_utf8(rank(2, "exit").output().unwrap().stderr).unwrap();
     assert!(says(&last, "limit").contains(&format!("; other processes: pid {} ", holder.id())));
     tell(holder);
-    let all = scratch.traces().into_iter().flat_map(|trace| events(&trace));
+    let neighbour =
+        |event: Event| matches!(event, Event::Neighbour { bytes: Some(_), .. }).then_some(event);
     let found: Vec<Event> =
-        all.filter(|event| matches!(event, Event::Neighbour { bytes: Some(_), .. })).collect();
+        scratch.traces().iter().flat_map(|trace| events(trace, neighbour)).collect();
     assert!(found.len() >= 2, "{found:?}");
 }
 
@@ -457,7 +459,7 @@ fn python(script: &str, how: &str, setup: Setup) -> Option<(Run, Run)> {
         .env("PYTHONPATH", &packages)
         .cwd(&scratch.0)
         .arg("train.py")
-        .arg(torch().display())
+        .arg(oom_command::libc10_cuda().display())
         .arg(how);
     let bare = Program(python.clone()).run(setup.clone());
     for trace in scratch.traces() {
@@ -504,9 +506,7 @@ fn the_message_and_the_command_name_the_same_holder() {
         return testkit::skip("lines of Python: no Python from 3.8 on");
     };
     let holds = says(&ours.stderr, "holds");
-    let mut command = testkit::vramtrace();
-    let output = command.args(["oom", "--json"]).arg(ours.only_trace()).output().unwrap();
-    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = ours.scratch.json("oom .");
     let holder = &found["ooms"][0]["post_mortem"]["holders"][0];
     let (bytes, count) = (holder["bytes"].as_u64().unwrap(), holder["count"].as_u64().unwrap());
     assert!(count > 40, "{holder}");
@@ -537,8 +537,8 @@ fn what_the_interpreters_end_frees_is_still_named() {
         let holds = says(text, "holds");
         assert!(holds.starts_with("1.25 GiB train.py:"), "{text}");
         assert!(holds.ends_with("   5 allocations"), "{text}");
-        let freed = events(&ours.only_trace());
-        let freed = freed.iter().filter(|event| matches!(event, Event::Free { .. })).count();
+        let freed = |event| matches!(event, Event::Free { .. }).then_some(());
+        let freed = events(&ours.only_trace(), freed).len();
         assert_eq!(freed, 5, "all was freed before it was reported");
     }
 }

@@ -6,7 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testkit::{InteractiveProgram, Program, Scratch, Setup, SharedMemory, skip_here, vramtrace};
+use testkit::{
+    Group, InteractiveProgram, Program, Scratch, Setup, SharedMemory, permitted, vramtrace,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -48,38 +50,26 @@ fn a_process_lives_and_is_seen_whatever_becomes_of_its_live_page() {
         assert_eq!(process.result("a 100"), 0, "{what}");
         let live = SharedMemory::live_bytes(&memory.ps(&[]), process.pid());
         assert_eq!(live, Some(200 * MIB), "{what}");
-        let pid = process.pid().to_string();
-        let (status, _, err) = memory.command(&[], &["cap", "--pid", &pid, "1GiB"]);
-        assert_eq!(status, 0, "{what}: {err}");
+        memory.says(&[], &format!("cap --pid {} 1GiB", process.pid()));
         assert_eq!(process.result("a 1000"), 2, "{what}");
-        process.end();
+        process.finish();
         assert_eq!(memory.pages(), [] as [PathBuf; 0], "{what}");
     }
-}
-
-fn group_page(name: &str) -> PathBuf {
-    let user = testkit::user();
-    format!("/dev/shm/vramtrace-{user}/group.{name}").into()
 }
 
 #[test]
 fn members_live_and_share_whatever_becomes_of_their_groups_page() {
     for (what, damage) in DAMAGES {
-        let name = format!("test-damage-{}", std::process::id());
-        let state = Scratch::new();
-        let setup = Setup::simulated()
-            .preload()
-            .env("VRAMTRACE_CAP_GROUP", format!("{name}:4GiB"))
-            .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+        let (group, state) = (Group::new("damage"), Scratch::new());
+        let setup = crate::groups::members(&group, &state, "4GiB");
         let mut members = [(); 2].map(|()| InteractiveProgram::start(setup.clone()));
         let [a, b] = &mut members;
         assert_eq!(a.result("a 2000"), 0);
-        files(&group_page(&name)).iter().for_each(|file| damage(file));
+        files(&group.directory()).iter().for_each(|file| damage(file));
         assert_eq!((b.result("a 2000"), b.result("c 10")), (2, 0), "{what}");
         assert_eq!((a.result("f"), b.result("a 2000")), (0, 0), "{what}");
         assert_eq!(a.result("a 2000"), 2, "{what}");
-        members.iter_mut().for_each(|member| drop(member.end()));
-        let _ = fs::remove_dir_all(group_page(&name));
+        members.iter_mut().for_each(InteractiveProgram::finish);
     }
 }
 
@@ -91,19 +81,13 @@ fn file_limit(blocks: &str) -> [&str; 4] {
 #[test]
 fn files_of_no_length_do_for_pages() {
     for blocks in ["0", "1", "8"] {
-        let (memory, state) = (SharedMemory::new(), Scratch::new());
-        let name = format!("test-fsize-{blocks}-{}", std::process::id());
-        fs::write(state.0.join("state"), "").unwrap();
-        let setup = memory
-            .setup()
-            .env("VRAMTRACE_OUT", "off")
-            .env("VRAMTRACE_CAP_GROUP", format!("{name}:4GiB"));
+        let (memory, group) = (SharedMemory::new(), Group::new(&format!("fsize-{blocks}")));
+        let setup = memory.setup().env("VRAMTRACE_OUT", "off");
+        let setup = setup.env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", group.0));
         let mut process = InteractiveProgram::start(setup.through(&file_limit(blocks)));
         assert_eq!((process.result("a 4000"), process.result("a 1000")), (2, 0), "{blocks}");
         let live = SharedMemory::live_bytes(&memory.ps(&[]), process.pid());
         assert_eq!(live, Some(1000 * MIB), "{blocks}");
-        drop(process);
-        let _ = fs::remove_dir_all(group_page(&name));
     }
 }
 
@@ -115,19 +99,9 @@ fn small_memory(options: &str) -> [&str; 8] {
     ["unshare", "--mount", "--propagation", "private", "sh", "-c", SCRIPT, options]
 }
 
-fn may_mount() -> bool {
-    let words = small_memory("size=64k");
-    let ran = Command::new(words[0]).args(&words[1..]).arg("true").output();
-    let may = ran.is_ok_and(|ran| ran.status.success());
-    if !may {
-        skip_here("unshare --mount and mount are not permitted");
-    }
-    may
-}
-
 #[test]
 fn a_job_is_capped_where_dev_shm_is_full_and_refused_where_it_takes_no_file() {
-    if !may_mount() {
+    if !permitted(&small_memory("size=64k")) {
         return;
     }
     let program = Program::c("interactive");
@@ -157,19 +131,16 @@ fn a_job_is_capped_where_dev_shm_is_full_and_refused_where_it_takes_no_file() {
 
 #[test]
 fn a_group_that_finds_no_place_is_refused_with_the_size_of_dev_shm() {
-    if !may_mount() {
+    if !permitted(&small_memory("size=64k")) {
         return;
     }
     // Room for the directory, not for the group's own.
     let setup = Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "job:4GiB");
-    let refused =
-        Program::c("interactive").run(setup.through(&small_memory("size=64k,nr_inodes=3")));
-    assert_eq!(refused.status, 98, "{}{}", refused.stdout, refused.stderr);
-    assert!(
-        refused.stdout.contains("VRAMTRACE_CAP_GROUP=job: ")
-            && refused.stdout.contains("/dev/shm is full (64.00 KiB, 3 files)"),
-        "{}{}",
-        refused.stdout,
-        refused.stderr
-    );
+    let setup = setup.through(&small_memory("size=64k,nr_inodes=3"));
+    let refused = Program::c("interactive").run(setup);
+    let printed = format!("{}{}", refused.stdout, refused.stderr);
+    assert_eq!(refused.status, 98, "{printed}");
+    for part in ["VRAMTRACE_CAP_GROUP=job: ", "/dev/shm is full (64.00 KiB, 3 files)"] {
+        assert!(refused.stdout.contains(part), "{printed}");
+    }
 }

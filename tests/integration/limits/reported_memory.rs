@@ -2,7 +2,7 @@
 //! the cap's share under one, the same from every function.
 
 use serde_json::json;
-use testkit::{InteractiveProgram, Program, Run, Scratch, Setup, has, vramtrace};
+use testkit::{Group, InteractiveProgram, Program, Run, Scratch, Setup, has};
 
 fn run(how: &str, setup: Setup) -> Run {
     Program::c("shown").run(setup.arg(how)).ok()
@@ -20,10 +20,7 @@ fn figure(run: &Run, start: &str, word: &str) -> u64 {
 #[test]
 fn without_a_cap_every_figure_is_the_drivers_own() {
     for how in ["steps", "monitor", "stack"] {
-        let bare = run(how, Setup::simulated());
-        let ours = run(how, Setup::simulated().preload());
-        assert_eq!(ours.stdout, bare.stdout, "{how}");
-        assert_eq!(ours.stderr, "", "{how}");
+        Program::c("shown").as_bare(Setup::simulated().arg(how), Setup::preload).quiet().ok();
     }
 }
 
@@ -67,11 +64,10 @@ fn a_cap_above_the_device_shows_the_device() {
 
 #[test]
 fn the_report_leads_to_what_nvidia_smi_shows() {
-    let process = run("steps", Setup::simulated().preload()).only_report();
-    let device = &process["devices"][0];
+    let device = run("steps", Setup::simulated().preload()).device();
     let context = device["context_bytes"].as_u64().unwrap();
     assert!((500 << 20..600 << 20).contains(&context), "one context is left: {device:#}");
-    has(device, json!({ "process_bytes": context, "unattributed_bytes": 0 }));
+    has(&device, json!({ "process_bytes": context, "unattributed_bytes": 0 }));
     // Read when the second context was there.
     assert_eq!(device["peak_process_bytes"], 2 * context, "{device:#}");
 }
@@ -79,31 +75,27 @@ fn the_report_leads_to_what_nvidia_smi_shows() {
 #[test]
 fn what_a_larger_stack_took_is_named() {
     let run = run("stack", Setup::simulated().preload());
-    let process = run.only_report();
-    let device = &process["devices"][0];
-    has(device, json!({ "unattributed_bytes": 3960u64 << 20, "limit_bytes": 3960u64 << 20 }));
-    let text =
-        testkit::vramtrace().args(["report", "--full"]).arg(run.only_trace()).output().unwrap();
-    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    let taken = 3960u64 << 20;
+    has(&run.device(), json!({ "unattributed_bytes": taken, "limit_bytes": taken }));
+    let text = run.scratch.text("report . --full");
     assert!(text.contains("3.87 GiB  local memory"), "{text}");
     assert!(text.contains("0 B  unattributed"), "{text}");
 }
 
 #[test]
 fn a_monitor_sees_the_real_figures() {
-    let bare = run("monitor", Setup::simulated());
-    let ours = run("monitor", Setup::simulated().cap("1GiB"));
-    assert_eq!(ours.stdout, bare.stdout);
+    let capped = |setup: Setup| setup.cap("1GiB");
+    let ours = Program::c("shown").as_bare(Setup::simulated().arg("monitor"), capped).ok();
     assert!(ours.traces().is_empty(), "it used no memory and leaves no trace");
 }
 
 #[test]
 fn a_program_that_only_looks_at_a_device_leaves_no_trace() {
-    let group = format!("test-looks-{}", std::process::id());
+    let group = Group::new("looks");
     let ways = [
         ("VRAMTRACE_CAP_MODE", "warn"),
         ("VRAMTRACE_CAP_WARN", "50%"),
-        ("VRAMTRACE_CAP_GROUP", &group),
+        ("VRAMTRACE_CAP_GROUP", &group.0),
     ];
     for (name, value) in ways {
         let run = run("look", Setup::simulated().cap("1GiB").env(name, value));
@@ -120,8 +112,7 @@ fn a_larger_stack_is_refused_before_it_is_taken() {
     assert!(refused.stdout.contains("= 2\n"), "{}", refused.stdout);
     assert!(refused.stdout.contains("limit 1024\n"), "{}", refused.stdout);
     assert_eq!(figure(&refused, "after cuda", "free"), figure(&refused, "before cuda", "free"));
-    let device = refused.only_report()["devices"][0].clone();
-    assert_eq!(device["refused_by_cap"], 1, "{device:#}");
+    assert_eq!(refused.device()["refused_by_cap"], 1);
 
     let granted = run("stack", Setup::simulated().cap("8GiB"));
     assert!(granted.stdout.contains("limit 16384\n"), "{}", granted.stdout);
@@ -133,9 +124,8 @@ fn a_larger_stack_is_refused_before_it_is_taken() {
 fn a_cap_that_cannot_be_understood_is_not_no_cap() {
     for spec in ["8", "8XB", "0GiB", "-1GiB", "101%", "0=1GiB,0=2GiB", "", ","] {
         let run = run("refused", Setup::simulated().cap(spec));
-        let results: Vec<&str> = run.stdout.lines().filter(|l| l.contains(" = ")).collect();
-        assert_eq!(results.len(), 6);
-        assert!(results.iter().all(|line| line.ends_with(" = 1")), "{spec:?}: {}", run.stdout);
+        let results = run.stdout.lines().filter_map(|line| line.split(" = ").nth(1));
+        assert_eq!(results.collect::<Vec<_>>(), ["1"; 6], "{spec:?}: {}", run.stdout);
         assert!(run.stdout.contains("untouched 1"), "{spec:?}: {}", run.stdout);
         assert_eq!(run.stderr.lines().count(), 1, "{spec:?}: {}", run.stderr);
         assert!(run.stderr.starts_with("vramtrace: "), "{spec:?}: {}", run.stderr);
@@ -158,26 +148,22 @@ fn cap_and_headline_work_beside_a_display_without_figures_by_process() {
         assert_eq!(display.result("a 1500"), 0);
         let mut program = InteractiveProgram::start(card().cap("1500MiB"));
         let second = if how == "absent" { "a 1000" } else { "a 600" };
-        let results = ["a 600", second, "a 200"].map(|order| program.result(order));
-        assert_eq!(results, [0, 2, 0], "{how}: {}", program.stderr());
+        let orders = format!("a 600, {second}, a 200");
+        assert_eq!(program.results(&orders), [0, 2, 0], "{how}: {}", program.stderr());
         // What the program sees is the cap's share, not the rest of the card.
         let info = program.ask("i");
-        program.end();
-        let report = testkit::report(&program.scratch.traces());
-        let device = &report["processes"][0]["devices"][0];
-        assert_eq!(device["peak_bytes"], 800u64 << 20, "{how}: {device:#}");
-        assert_eq!(device["process_bytes"], serde_json::Value::Null, "{how}: {device:#}");
-        assert_eq!(device["refused_by_cap"], 1, "{how}: {device:#}");
+        assert!(info.contains("1500"), "{how}: {info}");
+        let device = program.end()["devices"][0].clone();
+        let peak = 800u64 << 20;
+        has(&device, json!({ "peak_bytes": peak, "process_bytes": null, "refused_by_cap": 1 }));
         let context = device["context_bytes"].as_u64().unwrap();
         let expected = if how == "absent" { 0..1 } else { 400 << 20..700 << 20 };
         assert!(expected.contains(&context), "{how}: {device:#}");
-        assert!(info.contains("1500"), "{how}: {info}");
-        let output = vramtrace().arg("report").args(program.scratch.traces()).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = program.scratch.text("report .");
         // Without NVML's figure of the process: the allocations and the contexts.
         let headline = vramtrace_reader::units::gib((800 << 20) + context);
         assert!(text.contains(&format!("peak             {headline}  recorded")), "{how}: {text}");
         assert!(text.contains("cap              1500 MiB"), "{how}: {text}");
-        display.end();
+        display.finish();
     }
 }

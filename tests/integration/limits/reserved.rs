@@ -1,7 +1,7 @@
 //! What the driver takes beside allocations is reserved where its size is known: contexts after the first, pages of arrays.
 //! Each run also where NVML does not list the process (a container with its own pids).
 
-use testkit::{Program, Run, Setup};
+use testkit::{Group, Program, Run, Scratch, Setup};
 
 const LISTED: [&str; 2] = ["", "strangers"];
 
@@ -27,10 +27,8 @@ fn contexts_after_the_first_are_refused_over_the_cap() {
         let expected = "granted 3, then 2\nheld 1554\none less 0\nno place 1\nleft 0\nagain 0\nat once 3\nheld 1554\n\
                         retained 8\nheld 518\n";
         assert_eq!(capped.stdout, expected, "{nvml}");
-        let process = capped.only_report();
-        let device = &process["devices"][0];
         // One by one, then 40 of 43 threads.
-        assert_eq!(device["refused_by_cap"], 41, "{device:#}");
+        assert_eq!(capped.device()["refused_by_cap"], 41);
     }
 }
 
@@ -46,8 +44,8 @@ fn threads_that_create_the_first_contexts_at_once_do_not_pass_the_cap() {
 fn the_first_context_is_granted_under_any_cap_and_a_group_counts_contexts() {
     let small = run("threads", "", Setup::simulated().cap("100MiB"));
     assert_eq!(small.stdout, "at once 1\nheld 518\n");
-    let group = format!("reserved-{}:1100MiB", std::process::id());
-    let group = run("threads", "", Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", group));
+    let (group, state) = (Group::new("reserved"), Scratch::new());
+    let group = run("threads", "", crate::groups::members(&group, &state, "1100MiB"));
     assert_eq!(group.stdout, "at once 2\nheld 1036\n");
 }
 
@@ -71,8 +69,7 @@ fn small_arrays_count_with_the_pages_that_they_share() {
             let most = numbers(&capped, "most")[0];
             assert!((1600..=2048).contains(&most), "{how} {nvml}: {}", capped.stdout);
             assert!(capped.stdout.contains("back 1"), "{how} {nvml}: {}", capped.stdout);
-            let process = capped.only_report();
-            assert_eq!(process["devices"][0]["live_bytes"], 0, "{process:#}");
+            assert_eq!(capped.device()["live_bytes"], 0);
         }
     }
 }

@@ -6,8 +6,8 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testkit::InteractiveProgram;
-use testkit::{Program, Scratch, Setup, bin_dir, reachable, skip_here, vramtrace};
+
+use testkit::{InteractiveProgram, Program, Scratch, Setup, bin_dir, reachable, skip_here};
 
 /// A user of the test's own, and the directory of its pages, which goes with it.
 struct User(u32);
@@ -48,31 +48,27 @@ impl User {
         Setup::simulated().preload().user(self.0)
     }
 
-    /// The command, run as this user.
-    fn command(&self, args: &[&str]) -> (i32, String) {
-        let mut command = Command::new(reachable(&bin_dir().join("vramtrace")));
-        let run = command.args(args).uid(self.0).gid(self.0).env_remove("XDG_RUNTIME_DIR");
-        let run = run.output().unwrap();
-        (run.status.code().unwrap(), String::from_utf8_lossy(&run.stderr).into_owned())
-    }
-
-    /// What a program in the group says at its first call, which fails.
+    /// The command, run as this user, ends with this status and says this.
     #[track_caller]
-    fn refused(&self) -> String {
-        let setup = self.setup().env("VRAMTRACE_CAP_GROUP", "job:4GiB");
-        let run = Program::c("interactive").run(setup);
-        assert_eq!(run.status, 98, "cuInit fails: {}", run.stderr);
-        assert!(run.stderr.contains("VRAMTRACE_CAP_GROUP=job"), "{}", run.stderr);
-        run.stderr
+    fn gets(&self, line: &str, status: i32, says: &[&str]) {
+        let mut command = Command::new(reachable(&bin_dir().join("vramtrace")));
+        let run = command.args(line.split(' ')).uid(self.0).gid(self.0);
+        let run = run.env_remove("XDG_RUNTIME_DIR").output().unwrap();
+        let printed = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(status), "{line}: {printed}");
+        assert!(says.iter().all(|part| printed.contains(part)), "{line}: {says:?}: {printed}");
     }
 
     #[track_caller]
     fn group_is_refused(&self, place: &Path, shim_says: &str, command_says: &str) {
-        let (status, command) = self.command(&["cap", "--group", "job", "1GiB"]);
-        assert_eq!(status, 2, "{command}");
-        for (printed, says) in [(self.refused(), shim_says), (command, command_says)] {
-            assert!(printed.contains(place.to_str().unwrap()), "{printed}");
-            assert!(printed.contains(says), "{printed}");
+        let place = place.to_str().unwrap();
+        self.gets("cap --group job 1GiB", 2, &[place, command_says]);
+        // A program in the group says so at its first call, which fails.
+        let setup = self.setup().env("VRAMTRACE_CAP_GROUP", "job:4GiB");
+        let run = Program::c("interactive").run(setup);
+        assert_eq!(run.status, 98, "cuInit fails: {}", run.stderr);
+        for part in ["VRAMTRACE_CAP_GROUP=job", place, shim_says] {
+            assert!(run.stderr.contains(part), "{part}: {}", run.stderr);
         }
     }
 }
@@ -97,37 +93,26 @@ fn a_directory_that_could_be_anothers_is_refused() {
     let elsewhere = Scratch::reachable();
     let open = "open to others (mode 777)";
     let foreign = "belongs to user 0";
-    for (case, says) in [("wide", open), ("root's", foreign), ("closed", foreign), ("link", "link")]
+    give(&elsewhere.0, user.0, 0o700);
+    for (owner, mode, says) in
+        [(user.0, 0o777, open), (0, 0o755, foreign), (0, 0o700, foreign), (0, 0, "link")]
     {
         user.clear();
-        match case {
-            "link" => {
-                give(&elsewhere.0, user.0, 0o700);
-                symlink(&elsewhere.0, &place).unwrap();
-            }
-            _ => std::fs::create_dir(&place).unwrap(),
-        }
-        match case {
-            "wide" => give(&place, user.0, 0o777),
-            "root's" => give(&place, 0, 0o755),
-            "closed" => give(&place, 0, 0o700),
-            _ => {}
+        if says == "link" {
+            symlink(&elsewhere.0, &place).unwrap();
+        } else {
+            std::fs::create_dir(&place).unwrap();
+            give(&place, owner, mode);
         }
         user.group_is_refused(&place, says, says);
         // Without a group the program runs unchanged: only its live page is missing, which a message states.
         let mut process = InteractiveProgram::start(user.setup().cap("2GiB"));
-        assert_eq!((process.result("a 100"), process.result("a 4000")), (0, 2), "{case}");
-        assert!(
-            process.stderr().contains(says) && process.stderr().contains("ps"),
-            "{}",
-            process.stderr()
-        );
-        let (status, printed) = user.command(&["cap", "--pid", &process.pid().to_string(), "1GiB"]);
-        assert_eq!(status, 2, "{printed}");
-        assert!(printed.contains(says), "{case}: {printed}");
-        let (status, printed) = user.command(&["ps"]);
-        assert!(status == 0 && printed.contains(says), "{case}: {printed}");
-        assert_eq!(process.result("a 1000"), 0, "{case}: nothing changed its cap");
+        assert_eq!(process.results("a 100, a 4000"), [0, 2], "{says}");
+        let said = process.stderr();
+        assert!(said.contains(says) && said.contains("ps"), "{said}");
+        user.gets(&format!("cap --pid {} 1GiB", process.pid()), 2, &[says]);
+        user.gets("ps", 0, &[says]);
+        assert_eq!(process.result("a 1000"), 0, "{says}: nothing changed its cap");
         process.end();
         let left = std::fs::read_dir(&elsewhere.0).unwrap().count();
         assert_eq!(left, 0, "nothing was made where the link leads");
@@ -140,31 +125,28 @@ fn a_page_that_could_be_anothers_is_refused() {
     let page = user.page();
     let elsewhere = Scratch::reachable();
     let target = elsewhere.0.join("target");
-    for (case, shim, command) in [
-        ("wide", "open to others (mode 777)", "open to others (mode 777)"),
-        ("root's", "belongs to user 0", "belongs to user 0"),
-        ("link", "link", "link"),
-        ("a file", "not a directory", "Not a directory"),
-        ("something else", "not a group page of this version", "not a page of this version"),
-    ] {
+    std::fs::write(&target, "mine").unwrap();
+    give(&target, user.0, 0o600);
+    let directory = |path: &Path| std::fs::create_dir(path).unwrap();
+    let filled = |path: &Path| {
+        directory(path);
+        std::fs::write(path.join("notes"), "").unwrap();
+    };
+    let link = |path: &Path| symlink(&target, path).unwrap();
+    let file = |path: &Path| std::fs::write(path, "").unwrap();
+    let (open, foreign) = ("open to others (mode 777)", "belongs to user 0");
+    let of_version = ("not a group page of this version", "not a page of this version");
+    let cases: [(&dyn Fn(&Path), u32, u32, (&str, &str)); 5] = [
+        (&directory, user.0, 0o777, (open, open)),
+        (&directory, 0, 0o700, (foreign, foreign)),
+        (&link, user.0, 0o700, ("link", "link")),
+        (&file, user.0, 0o700, ("not a directory", "Not a directory")),
+        (&filled, user.0, 0o700, of_version),
+    ];
+    for (make, owner, mode, (shim, command)) in cases {
         user.make();
-        match case {
-            "link" => {
-                std::fs::write(&target, "mine").unwrap();
-                give(&target, user.0, 0o600);
-                symlink(&target, &page).unwrap();
-            }
-            "a file" => std::fs::write(&page, "").unwrap(),
-            _ => std::fs::create_dir(&page).unwrap(),
-        }
-        match case {
-            "wide" => give(&page, user.0, 0o777),
-            "root's" => give(&page, 0, 0o700),
-            _ => give(&page, user.0, 0o700),
-        }
-        if case == "something else" {
-            std::fs::write(page.join("notes"), "").unwrap();
-        }
+        make(&page);
+        give(&page, owner, mode);
         user.group_is_refused(&page, shim, command);
     }
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine", "nothing was written there");
@@ -176,15 +158,12 @@ fn only_its_user_and_root_may_change_a_process() {
     let Some(other) = User::new(4) else { return };
     let mut process = InteractiveProgram::start(user.setup());
     assert_eq!(process.result("a 1000"), 0);
-    let pid = process.pid().to_string();
-    let (status, printed) = other.command(&["cap", "--pid", &pid, "1GiB"]);
-    assert_eq!(status, 2, "{printed}");
-    assert!(printed.contains(&format!("belongs to user {}", user.0)), "{printed}");
+    let order = format!("cap --pid {} 1GiB", process.pid());
+    other.gets(&order, 2, &[&format!("belongs to user {}", user.0)]);
     assert_eq!(process.result("a 1000"), 0);
-    let (status, printed) = user.command(&["cap", "--pid", &pid, "1GiB"]);
-    assert_eq!(status, 0, "{printed}");
+    user.gets(&order, 0, &[]);
     assert_eq!(process.result("a 1"), 2);
-    let run = vramtrace().args(["cap", "--pid", &pid, "none"]).output().unwrap();
-    assert!(run.status.success(), "root: {}", String::from_utf8_lossy(&run.stderr));
+    // Root.
+    process.scratch.text(&format!("cap --pid {} none", process.pid()));
     assert_eq!(process.result("a 1000"), 0);
 }

@@ -1,9 +1,8 @@
 //! Servers of language models size their cache by what is free when they start. Two of them on one
 //! card, each under its cap, take what each would take alone, in whatever order their steps come.
 
-use serde_json::{Value, json};
-use testkit::InteractiveProgram;
-use testkit::{Scratch, Setup, has};
+use serde_json::json;
+use testkit::{InteractiveProgram, Scratch, Setup, has};
 
 const MIB: u64 = 1 << 20;
 const CAP: u64 = 10 << 10;
@@ -60,9 +59,8 @@ fn alone() -> Outcome {
 
 #[track_caller]
 fn kept_its_cap(service: &mut InteractiveProgram) {
-    let process: Value = service.end();
-    let device = &process["devices"][0];
-    has(device, json!({ "refused_by_driver": 0, "refused_by_cap": 0 }));
+    let device = service.end()["devices"][0].clone();
+    has(&device, json!({ "refused_by_driver": 0, "refused_by_cap": 0 }));
     assert!(device["peak_process_bytes"].as_u64().unwrap() <= CAP * MIB, "{device:#}");
 }
 

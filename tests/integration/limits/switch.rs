@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use serde_json::{Value, json};
 use testkit::torch_stand_ins::libraries;
-use testkit::{InteractiveProgram, Setup, SharedMemory, has, vramtrace};
+use testkit::{InteractiveProgram, Setup, SharedMemory, eventually, has, vramtrace};
 use vramtrace_reader::export::perfetto::proto::Trace as Timeline;
 
 const MIB: u64 = 1 << 20;
@@ -30,9 +30,7 @@ fn file(place: &SharedMemory) -> PathBuf {
 
 #[track_caller]
 fn record(place: &SharedMemory, wanted: &str, pid: u32) -> String {
-    let (status, out, err) = place.command(&[], &["record", wanted, "--pid", &pid.to_string()]);
-    assert_eq!((status, err.as_str()), (0, ""), "{out}");
-    out
+    place.says(&[], &format!("record {wanted} --pid {pid}"))
 }
 
 /// Switches, and makes the call that follows the order.
@@ -50,11 +48,16 @@ fn reported(trace: &Path) -> Value {
 #[track_caller]
 fn wait_for(place: &SharedMemory, pid: u32, off_by: Value) -> Duration {
     let began = Instant::now();
-    while place.shown(pid)["recording_off_by"] != off_by {
-        assert!(began.elapsed() < Duration::from_secs(20), "{}", place.shown(pid));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually(|| place.shown(pid)["recording_off_by"].clone(), |by| *by == off_by);
     began.elapsed()
+}
+
+/// A program with 100 MiB, whose recording was then switched off.
+fn switched_off(place: &SharedMemory, setup: Setup) -> InteractiveProgram {
+    let mut process = start(setup);
+    assert_eq!(process.result("a 100"), 0);
+    switch(place, "off", &mut process);
+    process
 }
 
 #[test]
@@ -64,16 +67,14 @@ fn off_and_on_again_the_trace_names_the_time_and_has_what_is_live() {
     let pid = process.pid();
     assert_eq!(process.result("a 100"), 0);
     let printed = record(&place, "off", pid);
-    assert!(
-        printed.contains("recording off; its limits stay in force (from its next"),
-        "{printed}"
-    );
+    let said = "recording off; its limits stay in force (from its next";
+    assert!(printed.contains(said), "{printed}");
     process.ask("i");
     assert_eq!(process.result("a 200"), 0);
     let now = place.shown(pid);
     assert_eq!(now["recording_off_by"], json!(["record"]), "{now}");
     assert_eq!(now["devices"][0]["live_bytes"], 300 * MIB, "counted on");
-    assert!(place.command(&[], &["ps"]).1.contains("(recording off)"));
+    assert!(place.says(&[], "ps").contains("(recording off)"));
     let text = place.command(&[], &["doctor"]).1;
     let trace = process.traces()[0].clone();
     assert!(text.contains(&format!("recording is off in process {pid}")), "{text}");
@@ -90,15 +91,14 @@ fn off_and_on_again_the_trace_names_the_time_and_has_what_is_live() {
     assert_eq!((off.as_array().unwrap().len(), &off[0]["by"]), (1, &json!("record")), "{off}");
     assert!(off[0]["until_s"].as_f64().unwrap() > off[0]["from_s"].as_f64().unwrap(), "{off}");
     for name in ["report", "leaks"] {
-        let (_, text, _) = place.command(&[], &[name, trace.to_str().unwrap()]);
+        let text = process.scratch.text(&format!("{name} ."));
         assert!(text.contains("the recording was off from"), "{name}: {text}");
         assert!(!text.contains("were erased"), "{name}: {text}");
     }
     // A moment in between is not known, and the reason is said.
     let middle = off[0]["from_s"].as_f64().unwrap() + 0.0001;
-    let at = format!("{middle}");
-    let (status, _, err) = place.command(&[], &["holders", "--at", &at, trace.to_str().unwrap()]);
-    assert!(status == 2 && err.contains("the recording was switched off"), "{status} {err}");
+    let at = format!("holders . --at {middle}");
+    process.scratch.fails(2, &at, "the recording was switched off");
     let timeline = vramtrace().args(["export", "-o", "-"]).arg(&trace).output().unwrap().stdout;
     let timeline = Timeline::decode(&*timeline).unwrap().packet;
     let names = timeline.iter().filter_map(|packet| packet.interned_data.as_ref());
@@ -148,34 +148,25 @@ fn four_threads_allocate_while_it_goes_off_and_on() {
 #[test]
 fn while_it_is_off_the_cap_refuses_and_can_be_changed() {
     let place = SharedMemory::new();
-    let mut process = start(place.setup().cap("1GiB"));
-    let pid = process.pid();
-    assert_eq!(process.result("a 100"), 0);
-    switch(&place, "off", &mut process);
-    assert_eq!((process.result("a 200"), process.result("a 2000")), (0, 2));
-    assert_eq!(place.command(&[], &["cap", "--pid", &pid.to_string(), "3GiB"]).0, 0);
-    assert_eq!((process.result("a 2000"), process.result("a 2000")), (0, 2));
-    let device = place.shown(pid)["devices"][0].clone();
-    has(&device, json!({ "refused_by_cap": 2, "live_bytes": 2300 * MIB, "cap_bytes": 3072 * MIB }));
+    let mut process = switched_off(&place, place.setup().cap("1GiB"));
+    assert_eq!(process.results("a 200, a 2000"), [0, 2]);
+    place.says(&[], &format!("cap --pid {} 3GiB", process.pid()));
+    assert_eq!(process.results("a 2000, a 2000"), [0, 2]);
+    let figures = json!({ "live_bytes": 2300 * MIB, "cap_bytes": 3072 * MIB });
+    let device = place.shown(process.pid())["devices"][0].clone();
+    has(&device, figures.clone());
+    assert_eq!(device["refused_by_cap"], 2);
     switch(&place, "on", &mut process);
     assert_eq!(process.result("a 2000"), 2);
-    let report = process.end();
-    let device = &report["devices"][0];
-    has(
-        device,
-        json!({
-            "refused_by_cap": 3, "cap_bytes": 3072 * MIB, "live_bytes": 2300 * MIB,
-            "peak_bytes": 2300 * MIB
-        }),
-    );
+    let device = process.end()["devices"][0].clone();
+    has(&device, figures);
+    has(&device, json!({ "refused_by_cap": 3, "peak_bytes": 2300 * MIB }));
 }
 
 #[test]
 fn killed_while_it_is_off_the_trace_ends_there() {
     let place = SharedMemory::new();
-    let mut process = start(place.setup());
-    assert_eq!(process.result("a 100"), 0);
-    switch(&place, "off", &mut process);
+    let mut process = switched_off(&place, place.setup());
     assert_eq!(process.result("a 200"), 0);
     process.kill();
     let trace = process.traces()[0].clone();
@@ -183,7 +174,7 @@ fn killed_while_it_is_off_the_trace_ends_there() {
     assert_eq!(report["recording_off"][0]["until_s"], Value::Null, "{report:#}");
     has(&report, json!({ "ended_in_order": false, "live_is_known": false }));
     assert_eq!(report["devices"][0]["live_bytes"], 100 * MIB);
-    let (_, text, _) = place.command(&[], &["report", trace.to_str().unwrap()]);
+    let text = process.scratch.text("report .");
     assert!(text.contains("to the end (vramtrace record)"), "{text}");
     assert!(text.contains("while the recording was off"), "{text}");
 }
@@ -191,9 +182,7 @@ fn killed_while_it_is_off_the_trace_ends_there() {
 #[test]
 fn an_orderly_end_while_it_is_off_leaves_what_was_live() {
     let place = SharedMemory::new();
-    let mut process = start(place.setup());
-    assert_eq!(process.result("a 100"), 0);
-    switch(&place, "off", &mut process);
+    let mut process = switched_off(&place, place.setup());
     assert_eq!(process.result("a 200"), 0);
     let report = process.end();
     has(&report, json!({ "ended_in_order": true, "live_is_known": true }));
@@ -213,14 +202,9 @@ fn blocks_of_pytorch_are_followed_while_it_is_off() {
     // Blocks alone lead to no call of the driver: here the next one does.
     switch(&place, "on", &mut process);
     assert_eq!((process.result("b 4096 -1024"), process.result("b 16384 512")), (0, 0));
-    let report = process.end();
-    let torch = &report["devices"][0]["torch"];
-    has(
-        torch,
-        json!({
-            "blocks": 2, "allocated_bytes": 2560, "allocations": 4, "frees": 2, "disagreements": 0
-        }),
-    );
+    let torch = process.end()["devices"][0]["torch"].clone();
+    has(&torch, json!({ "blocks": 2, "allocated_bytes": 2560, "disagreements": 0 }));
+    has(&torch, json!({ "allocations": 4, "frees": 2 }));
 }
 
 #[test]
@@ -342,9 +326,7 @@ fn what_cannot_be_switched_is_refused_with_the_reason() {
         (bare.pid(), "it runs without the recorder"),
         (u32::MAX >> 1, "there is no such process"),
     ] {
-        let (status, _, err) = place.command(&[], &["record", "off", "--pid", &pid.to_string()]);
-        assert!(status == 2 && err.contains(says), "{status} {err}");
+        place.refuses(&format!("record off --pid {pid}"), says);
     }
-    let (status, _, err) = place.command(&[], &["record", "pause", "--pid", "1"]);
-    assert!(status == 2 && err.contains("possible values: on, off"), "{err}");
+    place.refuses("record pause --pid 1", "possible values: on, off");
 }

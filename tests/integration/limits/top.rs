@@ -3,30 +3,32 @@
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use testkit::{InteractiveProgram, Scratch, Setup, SharedMemory, sim_dir, vramtrace};
+use testkit::{InteractiveProgram, Scratch, Setup, SharedMemory, eventually, sim_dir};
 
 fn start(place: &SharedMemory) -> InteractiveProgram {
     InteractiveProgram::start(place.setup().cap("2GiB"))
+}
+
+/// The row of a process, by words.
+fn row(text: &str, pid: u32) -> Option<Vec<String>> {
+    let words = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>();
+    text.lines().map(words).find(|words| words.first() == Some(&pid.to_string()))
 }
 
 #[test]
 fn without_a_terminal_it_prints_once_and_ends() {
     let place = SharedMemory::new();
     let mut program = start(&place);
-    assert_eq!((program.result("a 500"), program.result("a 4000")), (0, 2));
-    let top = vramtrace().arg("top").env("XDG_RUNTIME_DIR", &place.0).output().unwrap();
-    assert_eq!(top.status.code(), Some(0));
-    let text = String::from_utf8(top.stdout).unwrap();
-    let line = text.lines().find(|line| line.contains(&program.pid().to_string())).expect(&text);
-    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(program.results("a 500, a 4000"), [0, 2]);
+    let text = place.says(&[], "top");
+    let words = row(&text, program.pid()).expect(&text);
+    let line = words.join(" ");
     assert!(line.contains("interactive") && line.contains("2.00 GiB"), "{text}");
-    assert!(words.contains(&"1"), "one refusal: {text}");
+    assert!(words.contains(&"1".into()), "one refusal: {text}");
     assert!(text.starts_with("card"), "{text}");
-    let wrong = vramtrace().args(["top", "--interval", "0"]).output().unwrap();
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&wrong.stderr).contains("0.1 to 60"));
+    place.refuses("top --interval 0", "0.1 to 60");
 }
 
 #[test]
@@ -41,30 +43,19 @@ fn nvml_lists_the_processes_that_are_not_traced() {
     let mut untraced = InteractiveProgram::start(setup());
     assert_eq!((traced.result("a 700"), untraced.result("a 900")), (0, 0));
     let look = |nvml: &str| {
-        let mut top = vramtrace();
-        top.arg("top").env("XDG_RUNTIME_DIR", &place.0).env("LD_LIBRARY_PATH", sim_dir());
-        top.env("VRAMTRACE_SIM", "1x24GiB").env("VRAMTRACE_SIM_STATE", state.0.join("state"));
-        let top = top.env("VRAMTRACE_SIM_NVML", nvml).output().unwrap();
-        assert_eq!(top.status.code(), Some(0), "{}", String::from_utf8_lossy(&top.stderr));
-        String::from_utf8(top.stdout).unwrap()
+        let library = format!("LD_LIBRARY_PATH={}", sim_dir().display());
+        let state = format!("VRAMTRACE_SIM_STATE={}", state.0.join("state").display());
+        let nvml = format!("VRAMTRACE_SIM_NVML={nvml}");
+        place.says(&["env", "VRAMTRACE_SIM=1x24GiB", &library, &state, &nvml], "top")
     };
-    let row = |text: &str, pid: u32| {
-        let pid = pid.to_string();
-        let words = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>();
-        text.lines()
-            .map(words)
-            .find(|words| words.first() == Some(&pid))
-            .map(|words| words.join(" "))
-    };
+    let row = |text: &str, pid: u32| row(text, pid).map(|words| words.join(" "));
     let text = look("busy:37");
     let (mine, other) = (row(&text, traced.pid()).unwrap(), row(&text, untraced.pid()).unwrap());
     assert!(mine.contains("cuda:0 37 % 0.68 GiB 0.68 GiB 1.19 GiB - 0"), "{text}");
     assert!(other.contains("GPU 0 37 % - - 1.39 GiB untraced - - -"), "{text}");
     assert!(other.ends_with("(not traced)"), "{text}");
-    assert!(
-        text.lines().any(|line| line.starts_with("GPU 0  2.60 GiB  24.00 GiB  37 %")),
-        "of the card: {text}"
-    );
+    let of_card = |line: &str| line.starts_with("GPU 0  2.60 GiB  24.00 GiB  37 %");
+    assert!(text.lines().any(of_card), "{text}");
     // What is not known is not shown, and nothing waits for an answer that does not come.
     for (nvml, words) in [
         ("strangers", "NVML lists other pids"),
@@ -84,14 +75,6 @@ fn a_process_that_grows_has_a_rate_and_the_time_until_it_is_full() {
     let place = SharedMemory::new();
     let (mut grows, mut steady) = (start(&place), start(&place));
     assert_eq!((grows.result("a 300"), steady.result("a 300")), (0, 0));
-    let look = || {
-        let top = vramtrace().arg("top").env("XDG_RUNTIME_DIR", &place.0).output().unwrap();
-        String::from_utf8(top.stdout).unwrap()
-    };
-    let row = |text: &str, pid: u32| {
-        let line = text.lines().find(|line| line.contains(&format!("{pid} "))).expect(text);
-        line.split_whitespace().map(String::from).collect::<Vec<String>>()
-    };
     // A verdict may be due later on a machine with much other work, which also makes pauses in the growth. A row
     // without a rate ends "- - COMMAND", one with a rate "RATE TIME UNIT COMMAND".
     let rate = |row: &[String]| match row {
@@ -100,24 +83,21 @@ fn a_process_that_grows_has_a_rate_and_the_time_until_it_is_full() {
         }
         _ => None,
     };
-    let began = Instant::now();
-    let (text, rate) = loop {
+    let look = || {
         for _ in 0..60 {
-            let results = (grows.result("c 2"), grows.result("a 1"), steady.result("c 2"));
-            assert_eq!(results, (0, 0, 0));
+            let results = (grows.results("c 2, a 1"), steady.result("c 2"));
+            assert_eq!(results, (vec![0, 0], 0));
             std::thread::sleep(Duration::from_millis(2));
         }
-        let text = look();
-        let steady = row(&text, steady.pid());
-        if let Some(rate) = rate(&row(&text, grows.pid()))
-            && !steady.contains(&"?".to_string())
-        {
-            break (text, rate);
-        }
-        assert!(began.elapsed() < Duration::from_secs(60), "{text}");
+        let text = place.says(&[], "top");
+        let [grows, steady] = [grows.pid(), steady.pid()].map(|pid| row(&text, pid).expect(&text));
+        (rate(&grows), steady.join(" "), text)
     };
-    assert!(rate > 1.0, "{text}");
-    assert!(row(&text, steady.pid()).join(" ").contains(" 0 - - interactive"), "{text}");
+    let is_judged =
+        |(rate, steady, _): &(Option<f64>, String, String)| rate.is_some() && !steady.contains('?');
+    let (rate, steady, text) = eventually(look, is_judged);
+    assert!(rate > Some(1.0), "{text}");
+    assert!(steady.contains(" 0 - - interactive"), "{text}");
 }
 
 /// `vramtrace top` on a terminal of script(1), which ends with the test, also with one that fails.
@@ -168,15 +148,8 @@ impl Terminal {
     /// Waits until the screen shows all of these words.
     #[track_caller]
     fn wait(&self, words: &[&str]) {
-        let began = Instant::now();
-        loop {
-            let screen = screen(&self.bytes());
-            if words.iter().all(|word| screen.contains(word)) {
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_secs(60), "{words:?} in\n{screen}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let shows_all = |screen: &String| words.iter().all(|word| screen.contains(word));
+        eventually(|| screen(&self.bytes()), shows_all);
     }
 
     /// Types the keys, and waits for these words.
