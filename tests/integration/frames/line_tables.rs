@@ -1,33 +1,16 @@
 //! Line tables of real Pythons: every instruction's line as Python itself tells it.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 use vramtrace_format::lines;
 
-/// Every CPython 3.8 or later that is installed: by pyenv, and the one on the path.
-fn interpreters() -> Vec<PathBuf> {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let versions = std::fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten();
-    let installed = versions.flatten().map(|entry| entry.path().join("bin/python3"));
-    let mut found: Vec<PathBuf> = installed.filter(|path| path.is_file()).collect();
-    found.push("python3".into());
-    let new_enough = |python: &PathBuf| {
-        let says = "import sys; sys.exit(sys.version_info < (3, 8))";
-        let status = Command::new(python).args(["-c", says]).status();
-        status.is_ok_and(|status| status.success())
-    };
-    found.retain(new_enough);
-    found
-}
-
 #[test]
 fn every_instruction_has_the_line_that_python_says() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/line_tables.py");
-    let interpreters = interpreters();
+    let interpreters = testkit::pythons();
     assert!(!interpreters.is_empty(), "no Python 3.8 or later to compare with: install python3");
-    for interpreter in interpreters {
+    for (_, interpreter) in interpreters {
         let output = Command::new(&interpreter).arg(script).output().unwrap();
         let printed = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {printed}", interpreter.display());

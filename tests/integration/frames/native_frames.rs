@@ -70,31 +70,21 @@ fn compare(run: &Run, stacks: &Stacks) -> BTreeMap<String, usize> {
     counts
 }
 
-fn c(flags: &[&str]) {
-    let program = Program::compiled("gcc", "frames_c.c", &[flags, &["-lpthread"]].concat());
-    let (run, stacks) = run(&program, Setup::simulated());
-    let counts = compare(&run, &stacks);
-    for label in ["recursive", "qsort", "large frame", "aligned frame", "handler", "fiber", "once"]
-    {
-        assert!(counts.keys().any(|found| found.contains(label)), "{label}: {counts:?}");
+/// Without frame pointers, with them, and unoptimized.
+#[test]
+fn c_stacks_are_whole() {
+    const SITUATIONS: &str = "recursive,qsort,large frame,aligned frame,handler,fiber,once";
+    for flags in [&PLAIN[..], &["-O1", "-g", "-fno-omit-frame-pointer"], &["-O0"]] {
+        let program = Program::compiled("gcc", "frames_c.c", &[flags, &["-lpthread"]].concat());
+        let (run, stacks) = run(&program, Setup::simulated());
+        let counts = compare(&run, &stacks);
+        for label in SITUATIONS.split(',') {
+            assert!(counts.keys().any(|found| found.contains(label)), "{label}: {counts:?}");
+        }
+        let all = printed_allocations(&run);
+        let deep = all.iter().filter(|one| one.addresses.len() > 50).count();
+        assert!(deep >= 10, "{deep} deep stacks");
     }
-    let deep = printed_allocations(&run).into_iter().filter(|one| one.addresses.len() > 50).count();
-    assert!(deep >= 10, "{deep} deep stacks");
-}
-
-#[test]
-fn c_stacks_without_frame_pointers_are_whole() {
-    c(&PLAIN);
-}
-
-#[test]
-fn c_stacks_with_frame_pointers_are_whole() {
-    c(&["-O1", "-g", "-fno-omit-frame-pointer"]);
-}
-
-#[test]
-fn unoptimized_c_stacks_are_whole() {
-    c(&["-O0"]);
 }
 
 #[test]
@@ -108,10 +98,9 @@ fn cpp_stacks_with_exceptions_are_whole() {
         for label in ["catch again", "rethrown", "virtual", "constructor of a static"] {
             assert!(counts.contains_key(label), "{label}: {counts:?}");
         }
-        let sorting =
-            printed_allocations(&run).into_iter().find(|one| one.label == "virtual").unwrap();
-        let names: Vec<_> = stacks.named(sorting.size).iter().map(|f| f.function.clone()).collect();
-        assert!(names.iter().any(|name| name.contains("Derived::call")), "{names:?}");
+        let all = printed_allocations(&run);
+        let called = stacks.named(all.iter().find(|one| one.label == "virtual").unwrap().size);
+        assert!(called.iter().any(|frame| frame.function.contains("Derived::call")), "{called:?}");
     }
 }
 

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use serde_json::Value;
+use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, vramtrace};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Definition, Kind};
 
@@ -59,23 +58,15 @@ fn a_stack_of_this_program_has_its_functions_files_and_lines() {
     }
     t.stack(1, &native, &[], &[]);
     t.alloc_by(SECOND, Kind::Device, 1 << 40, MIB, 1);
-    let scratch = Scratch::new();
-    t.write(&scratch.0.join("t.vtrace"));
-    let run = |args: &[&str]| {
-        let output = vramtrace().args(args).current_dir(&scratch.0).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let json: Value = serde_json::from_str(&run(&["holders", "t.vtrace", "--json"])).unwrap();
+    let scratch = Scratch::with(&t);
+    let json = scratch.json("holders t.vtrace");
     let holder = &json["holders"][0];
     let frames = holder["frames"].as_array().unwrap();
     let names: Vec<&str> = frames.iter().map(|frame| frame["function"].as_str().unwrap()).collect();
     let place = |name: &str| {
         let function = format!("{}::{name}", module_path!());
-        names
-            .iter()
-            .position(|found| *found == function)
-            .unwrap_or_else(|| panic!("{name}: {names:?}"))
+        let at = names.iter().position(|found| *found == function);
+        at.unwrap_or_else(|| panic!("{name}: {names:?}"))
     };
     let (first, second, third) = (place("innermost"), place("middle"), place("outer"));
     assert!(first < second && second < third, "{names:?}");
@@ -83,16 +74,14 @@ fn a_stack_of_this_program_has_its_functions_files_and_lines() {
     assert!(file.ends_with("tests/integration/frames/native_names.rs"), "{file}");
     assert_eq!(frames[third]["line"], line, "the line of the call");
     assert_eq!(frames[third]["library"], own.as_str());
-    let starts = ["start_thread", "clone", "lang_start", "_start"];
-    assert!(
-        !names.iter().any(|name| starts.iter().any(|start| name.contains(start))),
-        "what starts threads and programs is left out: {names:?}"
-    );
+    // What starts threads and programs is left out.
+    for start in ["start_thread", "clone", "lang_start", "_start"] {
+        assert!(!names.iter().any(|name| name.contains(start)), "{names:?}");
+    }
     assert_eq!(holder["lead"], first, "the innermost frame of the program itself");
-    let shown = run(&["holders", "t.vtrace"]);
-    assert!(
-        shown.contains("native_names.rs:") && shown.contains("native_names::innermost"),
-        "{shown}"
-    );
+    let shown = scratch.text("holders t.vtrace");
+    for part in ["native_names.rs:", "native_names::innermost"] {
+        assert!(shown.contains(part), "{shown}");
+    }
     assert!(!shown.contains('!'), "every file is there and has names: {shown}");
 }

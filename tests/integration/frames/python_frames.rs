@@ -2,7 +2,7 @@
 //! for every Python that is installed with pyenv.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Range, RangeBounds, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -100,23 +100,23 @@ fn sorts_are_in_their_place(frames: &[&Frame]) -> usize {
     sorts
 }
 
-fn compare(minor: u32, languages: &str) {
-    let pythons: Vec<_> = pythons().into_iter().filter(|(found, _)| *found == minor).collect();
-    if pythons.is_empty() {
+/// The situations of the script in each Python of these minor versions.
+fn compare(minors: RangeInclusive<u32>, languages: &str) {
+    let is_there = |minor: &u32| pythons().iter().any(|(found, _)| found == minor);
+    for minor in minors.clone().filter(|minor| !is_there(minor)) {
         testkit::skip_here(&format!("frames: no Python 3.{minor}"));
     }
-    let script = file("frames_situations.py");
-    for (_, home) in pythons {
-        let setup = setup().env("VRAMTRACE_STACKS", languages).arg(script.display());
-        let run = Program(home.join("bin/python3")).run(setup).ok();
-        let (reported, stacks) = result(&run);
+    if !minors.clone().any(|minor| is_there(&minor)) {
+        return;
+    }
+    let all = languages.contains("native");
+    let with = || setup().env("VRAMTRACE_STACKS", languages);
+    compare_all(minors, "frames_situations.py", with, |minor, reported, stacks| {
         assert!(reported.len() > 180, "{} situations", reported.len());
         let (mut sorts, mut nested, mut loops) = (0, 0, Loops::default());
-        for one in &reported {
-            let size = one["size"].as_u64().unwrap();
+        for size in reported.iter().map(|one| one["size"].as_u64().unwrap()) {
             let (raw, named) = (stacks.raw(size), stacks.named(size));
-            assert_eq!(ours(&named), theirs(one), "3.{minor} size {size}");
-            if !languages.contains("native") {
+            if !all {
                 assert!(raw.native.is_empty() && raw.flags.has(StackFlags::NATIVE_OFF));
                 continue;
             }
@@ -135,79 +135,59 @@ fn compare(minor: u32, languages: &str) {
             sorts += sorts_are_in_their_place(&named);
             assert_eq!(named[0].language, Language::Native, "the call came through C");
         }
-        let all = languages.contains("native");
         assert!(!all || sorts >= 20 && nested >= 30, "{sorts} sorts, {nested} nested");
-    }
+    });
 }
 
 #[test]
-fn python_3_8_stacks_are_those_that_python_shows() {
-    compare(8, "native,python");
+fn stacks_of_python_3_8_to_3_10_are_those_that_python_shows() {
+    compare(8..=10, "native,python");
 }
 
 #[test]
-fn python_3_9_stacks_are_those_that_python_shows() {
-    compare(9, "native,python");
-}
-
-#[test]
-fn python_3_10_stacks_are_those_that_python_shows() {
-    compare(10, "native,python");
-}
-
-#[test]
-fn python_3_11_stacks_are_those_that_python_shows() {
-    compare(11, "native,python");
-}
-
-#[test]
-fn python_3_12_stacks_are_those_that_python_shows() {
-    compare(12, "native,python");
-}
-
-#[test]
-fn python_3_13_stacks_are_those_that_python_shows() {
-    compare(13, "native,python");
+fn stacks_of_python_3_11_to_3_13_are_those_that_python_shows() {
+    compare(11..=13, "native,python");
 }
 
 #[test]
 fn python_frames_without_native_ones_are_those_that_python_shows() {
-    compare(8, "python");
-    compare(12, "python");
+    compare(8..=8, "python");
+    compare(12..=12, "python");
 }
 
-/// With each Python: the stacks that a program printed are ours. `check` takes out what is no allocation.
-fn compare_all(script: &str, setup: impl Fn() -> Setup, check: impl Fn(u32, &mut Vec<Value>)) {
-    compare_from(8, script, setup, check);
-}
-
-/// The same from this minor version on.
-fn compare_from(
-    first: u32,
+/// With each Python of these minor versions: the stacks that a program printed are ours. `check` takes out what is no allocation.
+fn compare_all(
+    minors: impl RangeBounds<u32>,
     script: &str,
     setup: impl Fn() -> Setup,
-    check: impl Fn(u32, &mut Vec<Value>),
+    check: impl Fn(u32, &mut Vec<Value>, &Stacks),
 ) {
     let mut pythons = pythons();
-    pythons.retain(|(minor, _)| *minor >= first);
+    pythons.retain(|(minor, _)| minors.contains(minor));
     if pythons.is_empty() {
-        testkit::skip(&format!("frames: no Python from 3.{first} on"));
+        testkit::skip("frames: no Python of these versions");
     }
     for (minor, home) in pythons {
         let run = Program(home.join("bin/python3")).run(setup().arg(file(script).display()));
         let (mut reported, stacks) = result(&run.ok());
-        check(minor, &mut reported);
-        for one in &reported {
-            let size = one["size"].as_u64().unwrap();
-            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
-        }
+        check(minor, &mut reported, &stacks);
+        agree(minor, &reported, &stacks);
+    }
+}
+
+/// Python's own lists of the allocations are ours.
+#[track_caller]
+fn agree(minor: u32, reported: &[Value], stacks: &Stacks) {
+    for one in reported {
+        let size = one["size"].as_u64().unwrap();
+        assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
     }
 }
 
 /// The same functions on many threads at the same time, while others begin and end.
 #[test]
 fn python_stacks_of_threads_are_those_that_python_shows() {
-    compare_all("frames_threads.py", setup, |_, reported| {
+    compare_all(8.., "frames_threads.py", setup, |_, reported, _| {
         assert_eq!(reported.len(), 4 * 12 * 5 * 2);
     });
 }
@@ -216,7 +196,7 @@ fn python_stacks_of_threads_are_those_that_python_shows() {
 #[test]
 fn stacks_of_code_at_the_address_of_freed_code_are_those_that_python_shows() {
     let python_alone = || setup().env("VRAMTRACE_STACKS", "python");
-    compare_all("freed_codes.py", python_alone, |minor, reported| {
+    compare_all(8.., "freed_codes.py", python_alone, |minor, reported, _| {
         let again = reported.pop().unwrap()["again"].as_u64().unwrap();
         assert!(again >= 100, "3.{minor}: {again} addresses were used again");
         assert_eq!(reported.len(), 4 * (60 + 15));
@@ -226,7 +206,7 @@ fn stacks_of_code_at_the_address_of_freed_code_are_those_that_python_shows() {
 /// More frames than a walk visits are no sign of another layout, nor at the first walk.
 #[test]
 fn stacks_that_are_deeper_than_a_walk_are_cut_and_later_ones_are_whole() {
-    compare_from(11, "too_deep.py", setup, |_, reported| {
+    compare_all(11.., "too_deep.py", setup, |_, reported, _| {
         let depths: Vec<_> = reported.iter().map(|one| one["depth"].as_u64().unwrap()).collect();
         assert!(depths[0] > 1 << 16 && depths[1] == depths[0] && depths[2] < 100, "{depths:?}");
     });
@@ -244,12 +224,12 @@ fn python_in_a_library_with_hidden_symbols_is_read() {
             continue;
         }
         let setup = setup().arg(file("embedded.py").display()).arg(0).arg(library.display());
-        let (reported, stacks) = result(&program.run(setup).ok());
-        assert_eq!(reported.len(), 10);
-        for one in &reported[..9] {
-            let size = one["size"].as_u64().unwrap();
+        let (mut reported, stacks) = result(&program.run(setup).ok());
+        assert_eq!(reported.pop(), Some("gone".into()));
+        assert_eq!(reported.len(), 9);
+        agree(minor, &reported, &stacks);
+        for size in reported.iter().map(|one| one["size"].as_u64().unwrap()) {
             let (raw, named) = (stacks.raw(size), stacks.named(size));
-            assert_eq!(ours(&named), theirs(one), "3.{minor} size {size}");
             assert!(!raw.joins.is_empty() && raw.joins.iter().all(|j| j.native != Join::BEYOND));
             // The program's own frames: the innermost, those between Python's, and the outermost.
             let names: Vec<&str> = named.iter().map(|frame| &*frame.function).collect();
@@ -280,46 +260,28 @@ fn each_twice_and_again() -> Vec<(u32, String)> {
     twice.chain(there.iter().map(shown)).collect()
 }
 
-/// The interpreters come and go as without us; each one's stacks are read, and nothing of one that is gone.
-fn unload_each(beside: u32, words: &[&str]) {
+/// The interpreters come and go as without us; each one's stacks are read, and nothing of one that is gone. Threads allocate
+/// beside in one run, and in another the recorder does not see that a library is closed.
+#[test]
+fn interpreters_that_are_unloaded_and_others_in_their_place_are_read() {
     let libraries = each_twice_and_again();
     if libraries.is_empty() {
         return testkit::skip_here("frames: no libpython");
     }
-    let program = Program::c("embedded");
-    let with = |setup: Setup| {
-        let setup = setup.arg(file("embedded.py").display()).arg(beside);
-        let setup = words.iter().fold(setup, |setup, word| setup.arg(word));
-        libraries.iter().fold(setup, |setup, (_, library)| setup.arg(library))
-    };
-    let bare = program.run(with(Setup::simulated().timeout(Duration::from_secs(120)))).ok();
-    let run = program.run(with(setup())).ok();
-    assert_eq!(run.stdout, bare.stdout);
-    let (reported, stacks) = result(&run);
-    assert_eq!(reported.len(), 10 * libraries.len());
-    for (one, (minor, _)) in reported.chunks(10).zip(&libraries) {
-        assert_eq!(one[9], "gone");
-        for one in &one[..9] {
-            let size = one["size"].as_u64().unwrap();
-            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
+    let timed = Setup::simulated().timeout(Duration::from_secs(120));
+    for (beside, words) in [(0, &[][..]), (4, &[]), (0, &["close"])] {
+        let with = timed.clone().arg(file("embedded.py").display()).arg(beside);
+        let with = words.iter().fold(with, Setup::arg);
+        let with = libraries.iter().fold(with, |setup, (_, library)| setup.arg(library));
+        let deep = |setup: Setup| setup.preload().env("VRAMTRACE_STACK_DEPTH", "1000");
+        let run = Program::c("embedded").as_bare(with, deep).ok();
+        let (reported, stacks) = result(&run);
+        assert_eq!(reported.len(), 10 * libraries.len());
+        for (one, (minor, _)) in reported.chunks(10).zip(&libraries) {
+            assert_eq!(one[9], "gone");
+            agree(*minor, &one[..9], &stacks);
         }
     }
-}
-
-#[test]
-fn interpreters_that_are_unloaded_and_others_in_their_place_are_read() {
-    unload_each(0, &[]);
-}
-
-#[test]
-fn threads_allocate_while_an_interpreter_is_unloaded() {
-    unload_each(4, &[]);
-}
-
-/// The recorder does not see that call.
-#[test]
-fn an_interpreter_that_is_unloaded_unseen_is_not_read() {
-    unload_each(0, &["close"]);
 }
 
 /// The interpreter frees its threads' states while they still run, and stops them one by one.
@@ -361,18 +323,7 @@ fn no_frames_are_read_once_the_interpreter_finalizes() {
 /// A thread that runs a sub-interpreter has two states, and PyGILState knows the main one's only.
 #[test]
 fn stacks_in_a_subinterpreter_are_its_own() {
-    let has_module = |(minor, _): &(u32, PathBuf)| *minor <= 13;
-    let pythons: Vec<_> = pythons().into_iter().filter(has_module).collect();
-    if pythons.is_empty() {
-        testkit::skip("frames: no Python from 3.8 to 3.13");
-    }
-    for (minor, home) in pythons {
-        let setup = setup().arg(file("subinterpreters.py").display());
-        let (reported, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
+    compare_all(8..=13, "subinterpreters.py", setup, |minor, reported, _| {
         assert_eq!(reported.len(), 9, "3.{minor}");
-        for one in &reported {
-            let size = one["size"].as_u64().unwrap();
-            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
-        }
-    }
+    });
 }

@@ -14,9 +14,7 @@ fn times(short: u32) -> u32 {
 
 fn hazard(mode: &str, count: u32) -> Run {
     let setup = Setup::simulated().preload().arg(mode).arg(count);
-    let run = Program::c("hazards").run(setup.timeout(Duration::from_secs(240))).ok();
-    assert_eq!(run.stderr, "");
-    run
+    Program::c("hazards").run(setup.timeout(Duration::from_secs(240))).ok().quiet()
 }
 
 /// Every stack of the program's `below_frames` leads from there to `main` or a thread's start.
@@ -39,8 +37,7 @@ fn stacks_are_whole(run: &Run) -> usize {
 fn stacks_are_whole_while_libraries_come_and_go() {
     let run = hazard("stress", times(2000));
     assert_eq!(run.stdout, format!("{} pairs\n", 8 * times(2000)));
-    let process = run.only_report();
-    assert_eq!(process["devices"][0]["allocations"], 8 * times(2000));
+    assert_eq!(run.device()["allocations"], 8 * times(2000));
     assert!(stacks_are_whole(&run) > 1000);
 }
 
@@ -77,18 +74,17 @@ fn own_malloc(program: &Program, preload: &[PathBuf]) {
     let setup = Setup::simulated().env("LD_PRELOAD", preload.join(":"));
     let run = program.run_in(setup, Scratch::new()).ok();
     assert_eq!((&*run.stdout, &*run.stderr), ("end\n", ""));
-    assert_eq!(run.only_report()["devices"][0]["allocations"], 2000);
+    assert_eq!(run.device()["allocations"], 2000);
     assert!(stacks_are_whole(&run) > 200);
 }
 
 #[test]
 fn a_malloc_of_the_programs_own_is_not_entered_again() {
     let flags = ["-O1", "-g", "-fno-builtin", "-ldl", "-lpthread"];
-    let inside =
-        Program::compiled("gcc", "own_malloc.c", &[&flags[..], &["-DMAIN", "-rdynamic"]].concat());
+    let built =
+        |more: [&str; 2]| Program::compiled("gcc", "own_malloc.c", &[&flags[..], &more].concat());
+    let (inside, library) = (built(["-DMAIN", "-rdynamic"]), built(["-shared", "-fPIC"]));
     own_malloc(&inside, &[shim()]);
-    let library =
-        Program::compiled("gcc", "own_malloc.c", &[&flags[..], &["-shared", "-fPIC"]].concat());
     own_malloc(&inside, &[library.0.clone(), shim()]);
     own_malloc(&inside, &[shim(), library.0]);
 }
