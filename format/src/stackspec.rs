@@ -67,10 +67,8 @@ mod tests {
         assert_eq!(languages("native"), both(true, false));
         assert_eq!(languages("python,native"), both(true, true));
         for wrong in ["", "Python", "python,", "none,python", "native python", "all"] {
-            assert!(
-                languages(wrong).unwrap_err().to_string().contains("native,python or none"),
-                "{wrong}"
-            );
+            let message = languages(wrong).unwrap_err().to_string();
+            assert!(message.contains("native,python or none"), "{wrong}");
         }
     }
 
@@ -79,10 +77,8 @@ mod tests {
         assert_eq!(tensors("python"), Ok(Tensors::Python));
         assert_eq!((tensors("full"), tensors("off")), (Ok(Tensors::Full), Ok(Tensors::Off)));
         for wrong in ["", "none", "native", "Full", "python,full"] {
-            assert!(
-                tensors(wrong).unwrap_err().to_string().contains("python, full or off"),
-                "{wrong}"
-            );
+            let message = tensors(wrong).unwrap_err().to_string();
+            assert!(message.contains("python, full or off"), "{wrong}");
         }
     }
 

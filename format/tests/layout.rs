@@ -20,10 +20,6 @@ fn finish(h: u64) -> u64 {
     (h ^ h >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-fn words(bytes: &[u8]) -> Vec<u64> {
-    bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect()
-}
-
 #[test]
 fn a_window_and_its_short_records_have_the_documented_bytes() {
     let tag = u64::from_le_bytes(*b"01234567");
@@ -81,21 +77,16 @@ fn a_block_with_its_request_has_the_documented_bytes() {
     assert_eq!(words(&bytes[at + 40..at + 72]), [&body[..], &[4000]].concat());
     assert_eq!([bytes[at + 4], bytes[at + 32 + 4], bytes[at + 32 + 5]], [4, 5, 0x21]);
     let reader = TraceReader::new(&bytes).unwrap();
-    let read: Vec<Event> = reader.events().map(|at| at.event).collect();
-    assert_eq!(read, requests.map(|requested| Event::Alloc(block(requested))));
+    let events: Vec<Event> = reader.events().map(|at| at.event).collect();
+    assert_eq!(events, requests.map(|requested| Event::Alloc(block(requested))));
     // No block, and no address of a block: the long form has it too.
     for other in [
         Alloc { space: Space::Device, ..block(Some(7)) },
         Alloc { key: 0x7F00_0000_0201, ..block(Some(7)) },
     ] {
         let windows = grid(&[(WindowKind::Events, 1, 0)]);
-        assert!(matches!(
-            windows[0].writer().append(ThreadId(7), 0, &Event::Alloc(other)),
-            Appended::At { .. }
-        ));
-        let bytes = file(&windows);
-        let read = TraceReader::new(&bytes).unwrap().events().next().unwrap().event;
-        assert_eq!(read, Event::Alloc(other));
+        let written = append_all(&windows, &[(7, 0, Event::Alloc(other))]);
+        assert_eq!(read(&file(&windows)).unwrap().1, written);
     }
 }
 

@@ -73,6 +73,13 @@ fn threads_append_into_one_window_and_a_reader_follows() {
     assert_eq!((again.0, damage), (seen.0, vec![]));
 }
 
+/// The window in this slot has so many bytes less that are published.
+fn unpublish(bytes: &mut [u8], slot: u64, less: u64) {
+    let published = &mut bytes[slot_offset(slot) as usize + 56..][..8];
+    let count = words(published)[0] - less;
+    published.copy_from_slice(&count.to_le_bytes());
+}
+
 #[test]
 fn the_tail_waits_at_an_unpublished_record_and_comes_back() {
     let windows = grid(&[(WindowKind::Events, 1, 0), (WindowKind::Events, 1, 0)]);
@@ -85,9 +92,7 @@ fn the_tail_waits_at_an_unpublished_record_and_comes_back() {
     for at in late {
         bytes[at..at + 2].fill(0);
         bytes[at + 5] = 0;
-        let published = slot_offset((at as u64 - 4096) / SLOT as u64) as usize + 56;
-        let count = u64::from_le_bytes(bytes[published..][..8].try_into().unwrap()) - 32;
-        bytes[published..][..8].copy_from_slice(&count.to_le_bytes());
+        unpublish(&mut bytes, (at as u64 - 4096) / SLOT as u64, 32);
     }
     let reader = TraceReader::new(&bytes).unwrap();
     let mut tail = reader.tail(Cursor::default());
@@ -140,32 +145,6 @@ fn an_anchor_goes_before_an_event_after_a_long_silence() {
     assert_eq!(given, written);
 }
 
-#[test]
-fn the_live_page_tells_its_figures() {
-    use std::sync::atomic::AtomicU64;
-    use vramtrace_format::live::{LIVE_WORDS, LiveState};
-    let words: Box<[AtomicU64; LIVE_WORDS]> = Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
-    assert!(LivePage::open(&words).is_none());
-    let process = LiveProcess {
-        pid: 5,
-        start_ticks: 6,
-        start_unix_ns: 7,
-        start_mono_ns: 8,
-        trace: "/tmp/a b.vtrace".into(),
-    };
-    let page = LivePage::begin(&words, &process);
-    page.set_state(LiveState::Recording);
-    let one = LiveDevice { ordinal: 3, live: 10, cap: Some(99), ..LiveDevice::default() };
-    let two = LiveDevice { ordinal: 4, events: 12, ..LiveDevice::default() };
-    assert!(page.update(1234, &[one, two]));
-    let seen = LivePage::open(&words).unwrap();
-    assert_eq!(seen.process(), process);
-    assert_eq!(seen.state(), Some(LiveState::Recording));
-    assert_eq!(seen.devices(), (1234, vec![one, two]));
-    page.set_trace(&"x".repeat(5000));
-    assert_eq!(seen.process().trace, "");
-}
-
 /// A copy of the memory that is made while a record is stored, word by word: the copy has its head
 /// from before, and the rest from after.
 #[test]
@@ -180,9 +159,7 @@ fn a_record_that_was_copied_while_it_was_stored_is_unfinished() {
         bytes[at..at + 8].fill(0);
         assert_ne!(bytes[at + 8..at + 16], [0; 8]);
     }
-    let published = slot_offset(0) as usize + 56;
-    let count = u64::from_le_bytes(bytes[published..][..8].try_into().unwrap()) - 64;
-    bytes[published..][..8].copy_from_slice(&count.to_le_bytes());
+    unpublish(&mut bytes, 0, 64);
     let reader = TraceReader::new(&bytes).unwrap();
     let mut dead = reader.events();
     let given: Vec<_> = dead.by_ref().collect();

@@ -119,3 +119,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn pairs_fill_a_window_and_come_back_in_order() {
+    let windows = grid(&[(WindowKind::Definitions, 1, 0), (WindowKind::Events, 1, 0)]);
+    let definition = Definition::Text { id: 7, text: "x".repeat(10_000) };
+    let mut define = Define::new(&definition);
+    let appended = windows[0].writer().define(ThreadId(1), 0, &mut define);
+    assert!(matches!(appended, Appended::At { offset: 4160, .. }), "{appended:?}");
+
+    let writer = windows[1].writer();
+    let (mut written, mut middles) = (Vec::new(), 0);
+    for (n, event) in
+        (1u64..).flat_map(|n| [alloc(n << 9, n), free(n << 9)].map(|event| (n, event)))
+    {
+        let thread = ThreadId(n as u16);
+        let appended = writer.append(thread, n * 1000, &event);
+        let Appended::At { offset, middle, .. } = appended else { break };
+        written.push(Stamped { offset, time_ns: n * 1000 / 64 * 64, thread, event });
+        middles += u32::from(middle);
+    }
+    assert!(writer.is_complete());
+    assert_eq!(middles, 1);
+    assert!(written.len() > 2 * (SLOT - 4096) / 48);
+    let bytes = file(&windows);
+    assert_eq!(*TraceReader::new(&bytes).unwrap().header(), common::header());
+    assert_eq!(read(&bytes), Ok((vec![definition], written, vec![])));
+}

@@ -394,4 +394,4 @@ pub(super) fn order_words(at: usize, value: u64, number: u64) -> [(u64, u64); 3]
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

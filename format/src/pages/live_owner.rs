@@ -80,15 +80,13 @@ impl LivePage<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-
     use super::*;
-    use crate::pages::live::{LIVE_WORDS, LiveDevice, LiveProcess};
+    use crate::pages::live::tests::words;
+    use crate::pages::live::{LiveDevice, LiveProcess};
 
     #[test]
     fn the_owner_comes_back_and_long_texts_are_cut_at_a_character() {
-        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let words = words();
         let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
         assert_eq!((page.owner(), page.is_locked(), page.escapes()), Default::default());
         let owner = LiveOwner {

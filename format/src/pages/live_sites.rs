@@ -80,15 +80,13 @@ impl LivePage<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-
     use super::*;
-    use crate::pages::live::{LIVE_WORDS, LiveProcess};
+    use crate::pages::live::LiveProcess;
+    use crate::pages::live::tests::words;
 
     #[test]
     fn call_sites_come_back_the_largest_64() {
-        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let words = words();
         let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
         assert_eq!(page.sites(), (0, Vec::new()));
         let site = |n: u32| LiveSite {

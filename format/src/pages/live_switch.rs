@@ -64,15 +64,11 @@ pub fn switch_order(on: bool, number: u64) -> [(u64, u64); 3] {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::pages::live::{FILED_WORDS, LIVE_BYTES, LIVE_WORDS, LiveDevice, LiveProcess};
-
-    fn words() -> Box<[AtomicU64; LIVE_WORDS]> {
-        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        words.into_boxed_slice().try_into().unwrap()
-    }
+    use crate::pages::live::tests::words;
+    use crate::pages::live::{FILED_WORDS, LIVE_BYTES, LiveDevice, LiveProcess};
 
     #[test]
     fn an_order_arrives_is_applied_and_touches_nothing_else() {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use vramtrace_format::word::{Check, Head, SMALL_MASK, check};
+use vramtrace_format::word::{Head, SMALL_MASK};
 use vramtrace_format::*;
 
 /// A time as a record holds it: whole ticks.
@@ -68,13 +68,10 @@ fn decoded(code: u8, small: u64, body: &[u64]) -> Option<Event> {
         let _ = windows[0].writer();
         super::file(&windows)[..HEADER_BYTES + 64].to_vec()
     });
-    let len = 2 + body.len() as u8;
-    let head = Head { time_lo: 0, kind: code, len, thread: 1, check: 0 };
-    let mut words = [&[head.pack(), small], body].concat();
-    let sum = check(Check::of_file(super::header().file_tag()), &words);
-    words[0] |= u64::from(sum.sum16(begin.len() as u64));
+    let head = Head { time_lo: 0, kind: code, len: 0, thread: 1, check: 0 };
     let mut bytes = begin.clone();
-    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes.resize(begin.len() + 16 + 8 * body.len(), 0);
+    super::put(&mut bytes, begin.len(), head, &[&[small], body].concat());
     let reader = TraceReader::new(&bytes).unwrap();
     reader.events().next().map(|at| at.event)
 }

@@ -75,6 +75,21 @@ pub fn file(windows: &[Window]) -> Vec<u8> {
     bytes
 }
 
+pub fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+/// Stores a record, with its length and check, and returns the place behind it.
+pub fn put(bytes: &mut [u8], at: usize, head: word::Head, rest: &[u64]) -> usize {
+    let head = word::Head { len: rest.len() as u8 + 1, check: 0, ..head };
+    let mut words = [&[head.pack()], rest].concat();
+    let check = word::check(word::Check::of_file(header().file_tag()), &words);
+    words[0] |= u64::from(check.sum16(at as u64));
+    let record = words.iter().flat_map(|word| word.to_le_bytes());
+    bytes[at..].iter_mut().zip(record).for_each(|(byte, of_record)| *byte = of_record);
+    at + 8 * words.len()
+}
+
 pub fn alloc(key: u64, size: u64) -> Event {
     Event::Alloc(Alloc {
         key,
@@ -108,16 +123,14 @@ pub fn append_all(windows: &[Window], events: &[(u16, u64, Event)]) -> Vec<Stamp
     let mut writer = windows.next().expect("an event window").writer();
     let mut written = Vec::new();
     for (thread, time_ns, event) in events {
-        loop {
-            match writer.append(ThreadId(*thread), *time_ns, event) {
-                Appended::At { offset, .. } => {
-                    let (thread, time_ns) = (ThreadId(*thread), *time_ns);
-                    written.push(Stamped { offset, time_ns, thread, event: *event });
-                    break;
-                }
+        let (thread, time_ns, event) = (ThreadId(*thread), *time_ns, *event);
+        let offset = loop {
+            match writer.append(thread, time_ns, &event) {
+                Appended::At { offset, .. } => break offset,
                 Appended::Full => writer = windows.next().expect("another event window").writer(),
             }
-        }
+        };
+        written.push(Stamped { offset, time_ns, thread, event });
     }
     written
 }

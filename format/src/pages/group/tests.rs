@@ -12,6 +12,10 @@ fn member(pid: u32) -> Member {
     Member { pid, segment: 1000 + pid as i32, made: 5 }
 }
 
+fn join(page: GroupPage, pid: u32) -> usize {
+    page.join(member(pid), |_| Life::Alive).unwrap()
+}
+
 fn alive_if(yes: bool) -> Life {
     if yes { Life::Alive } else { Life::Dead }
 }
@@ -23,10 +27,7 @@ fn the_lowest_member_limit_holds_until_a_limit_is_set_by_command() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     assert_eq!(GroupPage::open(&words, 8).err(), Some(Unusable::OtherNamespace));
-    let (a, b) = (
-        page.join(member(1), |_| Life::Alive).unwrap(),
-        page.join(member(2), |_| Life::Alive).unwrap(),
-    );
+    let (a, b) = (join(page, 1), join(page, 2));
     let device = page.device(&UUID, 3, 100).unwrap();
     assert_eq!(page.device(&UUID, 0, 100), Some(device), "the same by another ordinal");
     assert_ne!(page.device(&[8; 16], 0, 100), Some(device));
@@ -50,8 +51,8 @@ fn an_exited_member_is_removed_once_with_its_count_and_limit() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    let dead = page.join(member(1), |_| Life::Alive).unwrap();
-    let me = page.join(member(2), |_| Life::Alive).unwrap();
+    let dead = join(page, 1);
+    let me = join(page, 2);
     page.count(dead, device).store(70, SeqCst);
     page.set_member_limit(dead, device, Some(1));
     page.count(me, device).store(5, SeqCst);
@@ -74,7 +75,7 @@ fn a_group_has_at_most_128_devices() {
     }
     assert_eq!(page.device(&uuid(200), 0, 100), None);
     assert_eq!(page.device(&uuid(127), 0, 100), Some(127));
-    let slot = page.join(member(1), |_| Life::Alive).unwrap();
+    let slot = join(page, 1);
     page.count(slot, 127).store(70, SeqCst);
     assert_eq!((page.devices().count(), page.sum(127), page.sum(126)), (128, 70, 0));
     assert!(page.remove_dead_members(member(2), |_| Life::Dead));
@@ -96,7 +97,7 @@ fn settled_omits_members_with_a_request_in_flight() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    let [a, b, c] = [1, 2, 3].map(|pid| page.join(member(pid), |_| Life::Alive).unwrap());
+    let [a, b, c] = [1, 2, 3].map(|pid| join(page, pid));
     for (slot, count) in [(a, 1), (b, 20), (c, 300)] {
         page.count(slot, device).store(count, SeqCst);
     }
@@ -121,14 +122,12 @@ fn a_member_killed_while_emptying_a_slot_is_replaced() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    let dead = page.join(member(1), |_| Life::Alive).unwrap();
-    page.join(member(2), |_| Life::Alive).unwrap();
+    let dead = join(page, 1);
+    join(page, 2);
     page.count(dead, device).store(70, SeqCst);
     page.who(dead).store(member(7).to_word() | EMPTYING, SeqCst);
-    assert!(
-        !page.remove_dead_members(member(2), |_| Life::Alive),
-        "process 7 is emptying the slot"
-    );
+    // Process 7 is emptying the slot.
+    assert!(!page.remove_dead_members(member(2), |_| Life::Alive));
     assert!(page.remove_dead_members(member(2), |member| alive_if(member.pid == 2)));
     assert_eq!(page.sum(device), 0);
 }
@@ -138,7 +137,7 @@ fn a_member_that_leaves_takes_its_count_with_it_and_who_is_none_cannot() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    let slot = page.join(member(1), |_| Life::Alive).unwrap();
+    let slot = join(page, 1);
     page.count(slot, device).store(70, SeqCst);
     page.leave(slot, member(2));
     assert!(page.is_member(slot, member(1)) && page.sum(device) == 70);
@@ -165,10 +164,10 @@ fn a_new_run_clears_the_limits_set_in_the_last() {
     let words = words();
     let page = GroupPage::open(&words, 9).unwrap();
     let device = page.device(&UUID, 0, 100).unwrap();
-    page.join(member(1), |_| Life::Alive).unwrap();
+    join(page, 1);
     let (at, word) = limit_order(device, Some(90));
     words[at as usize / 8].store(word, SeqCst);
-    page.join(member(2), |_| Life::Alive).unwrap();
+    join(page, 2);
     assert_eq!(page.limit(device), Some(90));
     page.join(member(3), |member| alive_if(member.pid == 3)).unwrap();
     assert_eq!(page.limit(device), None);
@@ -194,7 +193,7 @@ fn threads_remove_each_exited_member_once() {
         let words = words();
         let page = GroupPage::open(&words, 9).unwrap();
         for pid in 1..=dead {
-            page.join(member(pid), |_| Life::Alive).unwrap();
+            join(page, pid);
         }
         let taken = AtomicU64::new(0);
         let go = AtomicBool::new(false);

@@ -2,11 +2,23 @@
 
 use super::*;
 
+pub(crate) fn words() -> Box<[AtomicU64; LIVE_WORDS]> {
+    let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+    words.into_boxed_slice().try_into().unwrap()
+}
+
 #[test]
 fn figures_groups_and_orders_come_back() {
-    let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-    let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
-    let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+    let words = words();
+    assert!(LivePage::open(&words).is_none());
+    let trace = "/tmp/a b.vtrace".into();
+    let process = LiveProcess { pid: 7, start_ticks: 6, start_unix_ns: 5, start_mono_ns: 8, trace };
+    let page = LivePage::begin(&words, &process);
+    page.set_state(LiveState::Recording);
+    let seen = LivePage::open(&words).unwrap();
+    assert_eq!((seen.process(), seen.state()), (process, Some(LiveState::Recording)));
+    page.set_trace(&"x".repeat(5000));
+    assert_eq!(seen.process().trace, "");
     let device = LiveDevice {
         ordinal: 3,
         live: 1,
@@ -42,8 +54,7 @@ fn figures_groups_and_orders_come_back() {
 
 #[test]
 fn a_page_of_another_version_is_none() {
-    let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-    let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+    let words = words();
     LivePage::begin(&words, &LiveProcess::default());
     assert!(LivePage::open(&words).is_some());
     for version in [0, LIVE_VERSION - 1, LIVE_VERSION + 1] {
@@ -54,8 +65,7 @@ fn a_page_of_another_version_is_none() {
 
 #[test]
 fn an_order_through_the_file_is_taken_once_and_nothing_else_is() {
-    let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-    let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+    let words = words();
     let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
     page.set_state(LiveState::Recording);
     for garbage in [0, 1, u64::MAX, 0xA5A5_A5A5_A5A5_A5A5] {
@@ -78,8 +88,7 @@ fn an_order_through_the_file_is_taken_once_and_nothing_else_is() {
     assert_eq!(page.ordered(0), Some((51, None)), "an older one");
     assert_eq!(page.filed_order(16, None, 1), None);
     // Of another process, before this one.
-    let other: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-    let other: Box<[AtomicU64; LIVE_WORDS]> = other.into_boxed_slice().try_into().unwrap();
+    let other = self::words();
     let other = LivePage::begin(&other, &LiveProcess { pid: 8, ..LiveProcess::default() });
     other.take_filed(&give(0, Some(5), 99));
     assert_eq!(other.last_order(), 0);
