@@ -16,7 +16,7 @@ pub(super) struct Mapped {
     mappings: BTreeMap<u64, OpenMapping>,
     /// Parts of physical objects with another owner than the object: key of the object, address at
     /// which the part is mapped, record.
-    parts: Vec<(Key, u64, Open)>,
+    pub parts: Vec<(Key, u64, Open)>,
     /// Addresses of the blocks that have bytes without physical memory.
     pub paused: BTreeSet<u64>,
 }
@@ -96,31 +96,5 @@ impl Mapped {
     pub(super) fn take_all(&mut self) -> BTreeMap<u64, OpenMapping> {
         self.paused.clear();
         std::mem::take(&mut self.mappings)
-    }
-
-    /// Adds a part of an object that has another owner than the object.
-    pub(super) fn put_part(&mut self, key: Key, address: u64, open: Open) {
-        self.parts.push((key, address, open));
-    }
-
-    /// The parts of an object.
-    pub(super) fn parts_of(&mut self, key: Key) -> impl Iterator<Item = &mut Open> {
-        self.parts.iter_mut().filter(move |part| part.0 == key).map(|(_, _, open)| open)
-    }
-
-    /// Takes the parts of an object that was released.
-    pub(super) fn end_parts(&mut self, key: Key) -> Vec<Open> {
-        self.parts.extract_if(.., |part| part.0 == key).map(|(_, _, open)| open).collect()
-    }
-
-    /// Takes the parts that are mapped in `[start, end)`, with their addresses.
-    pub(super) fn parts_in(&mut self, start: u64, end: u64) -> Vec<(Key, u64, Open)> {
-        let inside = |part: &mut (Key, u64, Open)| (start..end).contains(&part.1);
-        self.parts.extract_if(.., inside).collect()
-    }
-
-    /// Takes all parts.
-    pub(super) fn take_parts(&mut self) -> Vec<(Key, Open)> {
-        std::mem::take(&mut self.parts).into_iter().map(|(key, _, open)| (key, open)).collect()
     }
 }

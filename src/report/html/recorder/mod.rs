@@ -210,7 +210,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             if freed.is_some() {
                 continue;
             }
-            for part in self.mapped.parts_of(key) {
+            for (_, _, part) in self.mapped.parts.iter_mut().filter(|part| part.0 == key) {
                 part.role = role;
             }
             if let Some(open) = self.open.get_mut(&key).filter(|open| open.time_ns == live.time_ns)
@@ -239,7 +239,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         for (key, open) in all {
             self.close(key, open, end);
         }
-        for (key, open) in self.mapped.take_parts() {
+        for (key, _, open) in std::mem::take(&mut self.mapped.parts) {
             self.close(key, open, end);
         }
         self.close_taken(end);
@@ -345,27 +345,9 @@ impl<W: Write> Recorder<'_, W> {
             self.mapped.paused.remove(&key.number);
             return;
         }
-        for open in self.mapped.end_parts(key) {
+        let parts: Vec<_> = self.mapped.parts.extract_if(.., |part| part.0 == key).collect();
+        for (_, _, open) in parts {
             self.end(key, open, Some(end));
         }
-    }
-
-    fn block_paused(&mut self, at: &Stamped, address: u64, device: DeviceId, change: i64) {
-        let key = Key::block(address);
-        let Some(open) = self.open.get_mut(&key).copied() else {
-            let paused = self.paused_lumped.entry(key).or_default();
-            *paused = paused.saturating_add_signed(change);
-            let sums = self.sums.of(device);
-            sums.lumped = sums.lumped.saturating_add_signed(-change);
-            return;
-        };
-        let now = self.tick(at);
-        let paused = open.paused.saturating_add_signed(change).min(open.size);
-        match paused {
-            0 => self.mapped.paused.remove(&address),
-            _ => self.mapped.paused.insert(address),
-        };
-        let open = self.continue_record(key, open, now);
-        self.open.insert(key, Open { paused, ..open });
     }
 }

@@ -100,11 +100,37 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_block_paused(&mut self, at: &Stamped, device: DeviceId, address: u64, change: i64) {
-        self.block_paused(at, address, device, change);
+        let key = Key::block(address);
+        let Some(open) = self.open.get(&key).copied() else {
+            let paused = self.paused_lumped.entry(key).or_default();
+            *paused = paused.saturating_add_signed(change);
+            let sums = self.sums.of(device);
+            sums.lumped = sums.lumped.saturating_add_signed(-change);
+            return;
+        };
+        let now = self.tick(at);
+        let paused = open.paused.saturating_add_signed(change).min(open.size);
+        match paused {
+            0 => self.mapped.paused.remove(&address),
+            _ => self.mapped.paused.insert(address),
+        };
+        let open = self.continue_record(key, open, now);
+        self.open.insert(key, Open { paused, ..open });
     }
 
     fn on_took(&mut self, at: &Stamped, took: &Took) {
-        self.took(at, took);
+        let now = self.tick(at);
+        let call = (took.device, took.cause, took.site, took.stack, took.name);
+        let open = self.taken.remove(&call);
+        let before = open.map_or(0, |open| open.share);
+        let bytes = before.saturating_add_signed(took.delta);
+        if let Some(open) = open.filter(|open| open.from < now) {
+            self.records.write(KEY, open, Some(now));
+        }
+        if bytes > 0 {
+            let open = self.open_taken(at, call, bytes);
+            self.taken.insert(call, open);
+        }
     }
 
     fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
@@ -181,14 +207,8 @@ impl<W: Write> Recorder<'_, W> {
     pub(super) fn put_asleep(&mut self, now: u64, asleep: &Asleep, segment: bool) {
         let device = asleep.owner.device;
         let owner = self.owner((asleep.owner.stack, OwnerKind::Allocated(Kind::Vmm), device));
-        self.mapped.put_mapping(
-            now,
-            asleep.address,
-            (asleep.size, 0),
-            device,
-            segment,
-            Some(owner),
-        );
+        let what = (asleep.size, 0);
+        self.mapped.put_mapping(now, asleep.address, what, device, segment, Some(owner));
     }
 
     /// A range is mapped again after a sleep: the bytes of the object belong to the owner that had the
@@ -208,7 +228,7 @@ impl<W: Write> Recorder<'_, W> {
         let rest = open.share - mapping.size;
         self.open.insert(key, Open { share: rest, ..open });
         let part = Open { owner, share: mapping.size, size: mapping.size, ..open };
-        self.mapped.put_part(key, mapping.address, part);
+        self.mapped.parts.push((key, mapping.address, part));
     }
 
     /// Ends the mappings in `[start, end)`. Objects that were mapped there belong to their makers again.
@@ -224,9 +244,11 @@ impl<W: Write> Recorder<'_, W> {
                 self.open.insert(key, Open { owner: open.maker, ..open });
             }
         }
-        for (key, address, open) in self.mapped.parts_in(start, end) {
+        let inside = |part: &mut (Key, u64, Open)| (start..end).contains(&part.1);
+        let parts: Vec<_> = self.mapped.parts.extract_if(.., inside).collect();
+        for (key, address, open) in parts {
             let open = self.continue_record(key, open, now);
-            self.mapped.put_part(key, address, Open { owner: open.maker, ..open });
+            self.mapped.parts.push((key, address, Open { owner: open.maker, ..open }));
         }
         gone.segment
     }
@@ -241,21 +263,6 @@ pub(super) type Taken = BTreeMap<Call, Open>;
 const KEY: Key = Key { space: Space::Vmm, number: 0 };
 
 impl<W: Write> Recorder<'_, W> {
-    pub(super) fn took(&mut self, at: &Stamped, took: &Took) {
-        let now = self.tick(at);
-        let call = (took.device, took.cause, took.site, took.stack, took.name);
-        let open = self.taken.remove(&call);
-        let before = open.map_or(0, |open| open.share);
-        let bytes = before.saturating_add_signed(took.delta);
-        if let Some(open) = open.filter(|open| open.from < now) {
-            self.records.write(KEY, open, Some(now));
-        }
-        if bytes > 0 {
-            let open = self.open_taken(at, call, bytes);
-            self.taken.insert(call, open);
-        }
-    }
-
     fn open_taken(&mut self, at: &Stamped, call: Call, bytes: u64) -> Open {
         let (device, cause, _, stack, _) = call;
         let owner = (stack, OwnerKind::Driver(cause), device);
