@@ -122,27 +122,17 @@ pub fn run(args: Args) -> Outcome {
     }
     let job = args.job_cap.as_deref().map(job).transpose()?;
     let sampled = args.sampled.then(|| "sampled".to_string());
-    let checked: [(_, _, _, Check); 8] = [
-        ("--cap-mode", "VRAMTRACE_CAP_MODE", args.cap_mode, |text| wrong(Mode::parse(text))),
-        ("--cap-warn", "VRAMTRACE_CAP_WARN", args.cap_warn, |text| wrong(policy::soft(text))),
-        ("--stacks", "VRAMTRACE_STACKS", args.stacks, |text| wrong(stackspec::languages(text))),
-        ("--stack-depth", "VRAMTRACE_STACK_DEPTH", args.stack_depth, |text| {
-            wrong(stackspec::depth(text))
-        }),
-        ("--tensors", "VRAMTRACE_TENSORS", args.tensors, |text| wrong(stackspec::tensors(text))),
-        ("--sampled", "VRAMTRACE_RECORD", sampled, |text| wrong(recordspec::recording(text))),
-        ("--overhead", "VRAMTRACE_OVERHEAD", args.overhead, |text| {
-            wrong(recordspec::overhead(text))
-        }),
-        ("--oom-report", "VRAMTRACE_OOM_REPORT", args.oom_report, |text| {
-            wrong(OomReport::parse(text))
-        }),
-    ];
     let mut settings: Vec<Setting> = Vec::new();
     settings.extend(job.iter().map(|(_, variable)| ("VRAMTRACE_CAP_GROUP", variable.clone())));
-    for (option, variable, given, check) in checked {
-        settings.extend(setting(option, variable, given, check)?);
-    }
+    let set = &mut settings;
+    add(set, "--cap-mode", "VRAMTRACE_CAP_MODE", args.cap_mode, Mode::parse)?;
+    add(set, "--cap-warn", "VRAMTRACE_CAP_WARN", args.cap_warn, policy::soft)?;
+    add(set, "--stacks", "VRAMTRACE_STACKS", args.stacks, stackspec::languages)?;
+    add(set, "--stack-depth", "VRAMTRACE_STACK_DEPTH", args.stack_depth, stackspec::depth)?;
+    add(set, "--tensors", "VRAMTRACE_TENSORS", args.tensors, stackspec::tensors)?;
+    add(set, "--sampled", "VRAMTRACE_RECORD", sampled, recordspec::recording)?;
+    add(set, "--overhead", "VRAMTRACE_OVERHEAD", args.overhead, recordspec::overhead)?;
+    add(set, "--oom-report", "VRAMTRACE_OOM_REPORT", args.oom_report, OomReport::parse)?;
     let recorded = !Output::new(args.out.as_deref())?.is_off();
     if args.fix.is_some() && !recorded {
         return Err(Failure::new(
@@ -210,31 +200,23 @@ fn job(cap: &str) -> Result<(String, OsString), Failure> {
     Ok((name, variable))
 }
 
-/// The value of an option, else of its variable, checked before the command starts. An empty variable counts as
-/// unset. Returns the variable to set for the command.
-fn setting(
+/// Adds the value of an option, else of its variable, if the command can use it. An empty variable counts as unset.
+fn add<T, E: Display>(
+    settings: &mut Vec<Setting>,
     option: &str,
     variable: &'static str,
     given: Option<String>,
-    check: Check,
-) -> Result<Option<Setting>, Failure> {
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<(), Failure> {
     let by_variable = || std::env::var_os(variable).filter(|value| !value.is_empty());
     let (name, value) = match given {
         Some(value) => (option, value),
         None => match by_variable() {
             Some(value) => (variable, value.to_string_lossy().into_owned()),
-            None => return Ok(None),
+            None => return Ok(()),
         },
     };
-    match check(&value) {
-        None => Ok(Some((variable, value.into()))),
-        Some(why) => Err(Failure::new(format!("{name} `{value}`: {why}"))),
-    }
-}
-
-/// Why a value is wrong.
-type Check = fn(&str) -> Option<String>;
-
-fn wrong<T>(parsed: Result<T, impl Display>) -> Option<String> {
-    parsed.err().map(|why| why.to_string())
+    parse(&value).map_err(|why| Failure::new(format!("{name} `{value}`: {why}")))?;
+    settings.push((variable, value.into()));
+    Ok(())
 }
