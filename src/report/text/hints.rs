@@ -22,53 +22,46 @@ pub fn overview_hints(
     };
     let headers = processes.iter().map(|process| &process.header);
     let one = shell::of_process(given, &process.header, &process.trace, headers);
-    let mut hints = Hints::default();
-    hints.add("report", &one, "", "one process in full");
-    hints.add("holders", given, "", "who held it at the peaks");
-    hints.timeline(given);
-    hints.0.extend(fits);
-    hints.text()
+    let hints = [
+        hint("report", &one, "", "one process in full"),
+        hint("holders", given, "", "who held it at the peaks"),
+        timeline(given),
+    ];
+    aligned(hints.into_iter().chain(fits))
 }
 
 /// Commands to suggest after a report on processes. `full`: the report was printed with `--full`.
 /// `given` and `fits`: as in [`overview_hints`].
 pub fn hints(processes: &[Process], full: bool, given: &str, fits: Option<[String; 2]>) -> String {
-    let mut hints = Hints::default();
-    if !full {
-        let rest = "kinds, roles, libraries, the sum to nvidia-smi's figure";
-        hints.add("report", given, " --full", rest);
-    }
-    if processes.iter().any(|process| process.peak_bytes() > 0) {
-        hints.add("report", given, " --at peak", "what was live at the peak");
-    }
-    if processes.iter().any(|process| process.who.is_some()) {
-        hints.add("holders", given, " --full", "who held it at the peak, with every frame");
-    }
-    if !processes.is_empty() {
-        hints.timeline(given);
-    }
-    hints.0.extend(fits);
-    hints.text()
+    let any = |has: fn(&Process) -> bool| processes.iter().any(has);
+    let rest = "kinds, roles, libraries, the sum to nvidia-smi's figure";
+    let who = "who held it at the peak, with every frame";
+    let hints = [
+        (!full, hint("report", given, " --full", rest)),
+        (
+            any(|process| process.peak_bytes() > 0),
+            hint("report", given, " --at peak", "what was live at the peak"),
+        ),
+        (any(|process| process.who.is_some()), hint("holders", given, " --full", who)),
+        (!processes.is_empty(), timeline(given)),
+    ];
+    aligned(hints.into_iter().filter_map(|(is, hint)| is.then_some(hint)).chain(fits))
 }
 
-/// Commands, each with what it shows.
-#[derive(Default)]
-struct Hints(Vec<[String; 2]>);
+/// A command, and what it shows.
+fn hint(command: &str, given: &str, options: &str, what: &str) -> [String; 2] {
+    [format!("vramtrace {command}{given}{options}"), what.to_string()]
+}
 
-impl Hints {
-    fn add(&mut self, command: &str, given: &str, options: &str, what: &str) {
-        self.0.push([format!("vramtrace {command}{given}{options}"), what.to_string()]);
-    }
+fn timeline(given: &str) -> [String; 2] {
+    hint("export", given, " --format perfetto -o timeline.pftrace", "the timeline")
+}
 
-    fn timeline(&mut self, given: &str) {
-        self.add("export", given, " --format perfetto -o timeline.pftrace", "the timeline");
-    }
-
-    /// With aligned comments.
-    fn text(self) -> String {
-        let widest = self.0.iter().map(|[command, _]| command.chars().count()).max().unwrap_or(0);
-        let hint =
-            |[command, what]: &[String; 2]| line(0, DIM, &format!("{command:widest$}   # {what}"));
-        self.0.iter().map(hint).collect()
-    }
+/// With aligned comments.
+fn aligned(hints: impl Iterator<Item = [String; 2]>) -> String {
+    let hints: Vec<[String; 2]> = hints.collect();
+    let widest = hints.iter().map(|[command, _]| command.chars().count()).max().unwrap_or(0);
+    let hint =
+        |[command, what]: &[String; 2]| line(0, DIM, &format!("{command:widest$}   # {what}"));
+    hints.iter().map(hint).collect()
 }

@@ -161,14 +161,8 @@ impl Table {
         Table { head, ..Table::new(indent, columns) }
     }
 
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert!(N <= self.columns.len());
-        self.rows.push(cells.into());
-    }
-
-    /// As [`Table::row`], for a number of cells that is not known at compile time.
-    pub fn cells(&mut self, cells: impl Iterator<Item = String>) {
-        self.rows.push(cells.collect());
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
     }
 
     /// Dimmed notes in the last column, below a row.

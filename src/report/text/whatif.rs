@@ -97,7 +97,7 @@ fn table(prediction: &Prediction) -> String {
         ];
         let style = if setting.in_force { BOLD } else { PLAIN };
         let first = first.map(|cell| paint(style, &cell));
-        table.cells(first.into_iter().chain(setting.at.iter().map(verdict)));
+        table.row(first.into_iter().chain(setting.at.iter().map(verdict)));
     }
     table.render()
 }
