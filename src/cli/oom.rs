@@ -12,7 +12,7 @@ use vramtrace_reader::trace::{Definitions, Trace};
 
 use super::reading::show;
 use super::select::{DeviceArgs, ProcessArgs, names};
-use crate::error::{self, Outcome};
+use crate::error::{Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -107,46 +107,41 @@ impl ProcessRead {
     }
 }
 
-/// An out-of-memory, and the process that had it.
-type Failure<'r> = (&'r ProcessRead, ListedOom<'r>);
-
 pub fn run(args: Args) -> Outcome {
     let traces = args.processes.open()?.traces;
     let processes: Vec<ProcessRead> =
         names(&traces).into_iter().zip(traces).map(ProcessRead::new).collect();
     let mut here = numbered(&processes);
     let all = here.len();
-    here.retain(|(_, listed)| args.device.includes(listed.oom.device));
+    here.retain(|listed| args.device.includes(listed.oom.device));
     let chosen = chosen(args.at, &here, all)?;
     explain_chosen(&processes, &mut here, &chosen);
     let traces = processes.iter().map(|read| &read.trace);
-    let ooms: Vec<ListedOom> = here.into_iter().map(|(_, listed)| listed).collect();
     let document = || OomsReport {
-        ooms: &ooms,
+        ooms: &here,
         processes: processes.iter().map(ProcessRead::refusals).collect(),
         not_reported: processes.iter().flat_map(ProcessRead::not_reported).collect(),
     };
-    show(traces, args.json, OOM, document, || text(&args, &processes, &ooms, all))
+    show(traces, args.json, OOM, document, || text(&args, &processes, &here, all))
 }
 
 /// All out-of-memory events of the run, numbered from 1 in order of time.
-fn numbered(processes: &[ProcessRead]) -> Vec<Failure<'_>> {
-    let mut all: Vec<Failure> = Vec::new();
-    for read in processes {
-        let ProcessRead { trace, definitions, found, symbols, .. } = read;
-        let listed = |oom| (read, ListedOom::of(0, oom, trace, definitions, symbols));
+fn numbered(processes: &[ProcessRead]) -> Vec<ListedOom<'_>> {
+    let mut all: Vec<ListedOom> = Vec::new();
+    for ProcessRead { trace, definitions, found, symbols, .. } in processes {
+        let listed = |oom| ListedOom::of(0, oom, trace, definitions, symbols);
         all.extend(found.ooms.iter().map(listed));
     }
-    all.sort_by_key(|(_, of)| of.header.start_unix_ns.saturating_add(of.oom.time_ns));
-    for ((_, listed), number) in all.iter_mut().zip(1..) {
+    all.sort_by_key(|of| of.header.start_unix_ns.saturating_add(of.oom.time_ns));
+    for (listed, number) in all.iter_mut().zip(1..) {
         listed.number = number;
     }
     all
 }
 
 /// The numbers of those that are explained: of `here`, which are on the wanted devices, of `all`.
-fn chosen(at: Option<Which>, here: &[Failure], all: usize) -> Result<Vec<usize>, error::Failure> {
-    let numbers = || here.iter().map(|(_, listed)| listed.number);
+fn chosen(at: Option<Which>, here: &[ListedOom], all: usize) -> Result<Vec<usize>, Failure> {
+    let numbers = || here.iter().map(|listed| listed.number);
     match at {
         Some(Which::All) => Ok(numbers().collect()),
         Some(Which::Number(number)) if numbers().any(|here| here == number) => Ok(vec![number]),
@@ -161,33 +156,28 @@ fn chosen(at: Option<Which>, here: &[Failure], all: usize) -> Result<Vec<usize>,
                     format!("the run has {n}, on this device {}", numbers.join(", "))
                 }
             };
-            Err(error::Failure::new(format!("--at {number}: {there}")))
+            Err(Failure::new(format!("--at {number}: {there}")))
         }
         None => {
-            let ended = |(read, listed): &&Failure| !read.trace.is_running() && !listed.oom.went_on;
+            let ended = |listed: &&ListedOom| !listed.is_running && !listed.oom.went_on;
             // When one rank ends, the others often fail after it: the first is the cause.
-            let first = here.iter().find(ended).map(|(_, listed)| listed.trace);
-            let last = |trace| here.iter().rev().find(|of| of.1.trace == trace && ended(of));
+            let first = here.iter().find(ended).map(|listed| listed.trace);
+            let last = |trace| here.iter().rev().find(|of| of.trace == trace && ended(of));
             let chosen = first.and_then(last).or(here.last());
-            Ok(chosen.map(|(_, listed)| listed.number).into_iter().collect())
+            Ok(chosen.map(|listed| listed.number).into_iter().collect())
         }
     }
 }
 
 /// Fills in the post-mortems of those with these numbers.
-fn explain_chosen(processes: &[ProcessRead], here: &mut [Failure], chosen: &[usize]) {
-    for read in processes {
-        let wanted = |(of, listed): &&mut Failure| {
-            std::ptr::eq(*of, read) && chosen.contains(&listed.number)
-        };
-        let mut wanted: Vec<&mut Failure> = here.iter_mut().filter(wanted).collect();
-        let ooms: Vec<(usize, Oom)> =
-            wanted.iter().map(|(_, listed)| (listed.number, listed.oom.clone())).collect();
-        if ooms.is_empty() {
-            continue;
-        }
-        let explained = explain(&read.trace, &read.definitions, &ooms);
-        for ((_, listed), explained) in wanted.iter_mut().zip(explained) {
+fn explain_chosen(processes: &[ProcessRead], here: &mut [ListedOom], chosen: &[usize]) {
+    for ProcessRead { trace, definitions, .. } in processes {
+        let mut wanted: Vec<&mut ListedOom> = here.iter_mut().collect();
+        wanted.retain(|of| of.trace == trace.path() && chosen.contains(&of.number));
+        let ooms: Vec<(usize, Oom)> = wanted.iter().map(|of| (of.number, of.oom.clone())).collect();
+        let explained =
+            if ooms.is_empty() { Vec::new() } else { explain(trace, definitions, &ooms) };
+        for (listed, explained) in wanted.into_iter().zip(explained) {
             listed.post_mortem = Some(explained);
         }
     }

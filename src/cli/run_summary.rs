@@ -13,7 +13,7 @@ use vramtrace_reader::report::wording::{headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::{self, gib};
 
-use super::report::with_progress;
+use super::reading::with_progress;
 use super::{caveats, verdict};
 use crate::console::message;
 use crate::launch::RunResult;
@@ -44,33 +44,29 @@ pub fn print(ended: &RunResult) {
         _ => message(format_args!("{} in {shown}", units::several(traces.len() as u64, "trace"))),
     }
     let given = format!(" {}", shell::quoted(&shown));
-    match trace::load(&traces) {
-        Ok(loaded) => {
-            caveats::warn_versions(&loaded.traces);
-            let headers: Vec<Header> =
-                loaded.traces.iter().map(|trace| trace.header().clone()).collect();
-            let bytes = loaded.traces.iter().map(Trace::len).fold(0, u64::saturating_add);
-            let is_long = loaded.traces.iter().any(|trace| trace.len() > LONG);
-            let (all, mut whole, traces) = match is_long || bytes > LARGE_RUN {
-                true => of_large(loaded.traces),
-                false => in_full(loaded.traces),
-            };
-            lines(&all, ended.status).iter().for_each(message);
-            if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
-                message(format_args!(
-                    "  the cap of {cap} was for each process by itself, not for all together"
-                ));
-            }
-            for line in verdict::lines(&mut whole, &traces, &headers, &given) {
-                message(line);
-            }
-            if whole.is_empty() {
-                let gave_up = all.iter().any(|process| process.failed_ns.is_some());
-                let finding = if gave_up { Finding::OutOfMemory } else { Finding::Nothing };
-                message(verdict::next(finding, &given));
-            }
-        }
-        Err(error) => message(error),
+    let loaded = match trace::load(&traces) {
+        Ok(loaded) => loaded.traces,
+        Err(error) => return message(error),
+    };
+    caveats::warn_versions(&loaded);
+    let headers: Vec<Header> = loaded.iter().map(|trace| trace.header().clone()).collect();
+    let bytes = loaded.iter().map(Trace::len).fold(0, u64::saturating_add);
+    let is_long = loaded.iter().any(|trace| trace.len() > LONG);
+    let (all, mut whole, traces) = match is_long || bytes > LARGE_RUN {
+        true => of_large(loaded),
+        false => in_full(loaded),
+    };
+    lines(&all, ended.status).iter().for_each(message);
+    if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
+        message(format_args!(
+            "  the cap of {cap} was for each process by itself, not for all together"
+        ));
+    }
+    verdict::lines(&mut whole, &traces, &headers, &given).iter().for_each(message);
+    if whole.is_empty() {
+        let gave_up = all.iter().any(|process| process.failed_ns.is_some());
+        let finding = if gave_up { Finding::OutOfMemory } else { Finding::Nothing };
+        message(verdict::next(finding, &given));
     }
 }
 
