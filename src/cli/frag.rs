@@ -1,7 +1,7 @@
 //! `vramtrace frag`: how fragmented PyTorch's cache is, and which lines cause it.
 
 use vramtrace_reader::analysis::Moment;
-use vramtrace_reader::analysis::frag::{Frag, find};
+use vramtrace_reader::analysis::frag::{Frag, MomentError, find};
 use vramtrace_reader::analysis::whatif::why_no_blocks;
 use vramtrace_reader::report::json::{FRAG, FragFacts, FragReport};
 use vramtrace_reader::report::text::frag::text;
@@ -53,7 +53,12 @@ pub fn run(args: Args) -> Outcome {
             message(format_args!("{name}: {}", why_no_blocks(definitions)));
         }
         Ok(found.unwrap_or_else(|why| {
-            not_there = Some(format!("{name}: {why}"));
+            not_there = Some(match why {
+                MomentError::AfterEnd { at_ns, end_ns } => {
+                    moment::behind_end("--at", at_ns, name, end_ns)
+                }
+                why => format!("{name}: {why}"),
+            });
             Vec::new()
         }))
     };

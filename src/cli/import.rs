@@ -1,8 +1,10 @@
 //! `vramtrace import`: converts the recording of another tool into a trace.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use vramtrace_reader::import;
+use vramtrace_reader::units::several;
 
 use super::output::Output;
 use crate::console::message;
@@ -30,24 +32,26 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    if args.file.is_dir() {
+    let wrong = match args.file.metadata() {
+        Ok(file) if file.is_dir() => Some("is a directory"),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some("no such file"),
+        _ => None,
+    };
+    if let Some(why) = wrong {
         let name = args.file.display();
-        return Err(Failure::new(format!(
-            "{name} is a directory: give one recording of another tool"
-        )));
+        return Err(Failure::new(format!("{name}: {why}: give one recording of another tool")));
     }
     let output = Output::new(&args.output, args.force)?;
     output.refuse_inputs([&*args.file])?;
     let history = import::read(&args.file)?;
     let converted =
         output.write_at(|file| import::convert(&history, &args.file, file.try_clone()?))?;
-    let devices = if converted.devices == 1 { "device" } else { "devices" };
     message(format_args!(
-        "{}: {} blocks in {} segments of {} {devices}, from a {}",
+        "{}: {} blocks in {} segments of {}, from a {}",
         output.shown(),
         converted.blocks,
         converted.segments,
-        converted.devices,
+        several(converted.devices, "device"),
         history.form.name(),
     ));
     if converted.before > 0 && history.devices.iter().any(|device| !device.entries.is_empty()) {

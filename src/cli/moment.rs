@@ -75,11 +75,15 @@ pub fn require_in(processes: &[Process], moment: Moment, option: &str) -> Result
     if at_ns <= last_ns.saturating_add(ROUNDED_NS) {
         return Ok(());
     }
-    let (at, last) = (seconds(at_ns), seconds(last_ns));
-    Err(Failure::new(match processes {
-        [one] => format!("{option} {at}: {} ends at {last}", one.trace.display()),
-        all => format!("{option} {at}: the last of these {} traces ends at {last}", all.len()),
-    }))
+    let what = match processes {
+        [one] => one.trace.display().to_string(),
+        all => format!("the last of these {} traces", all.len()),
+    };
+    Err(Failure::new(behind_end(option, at_ns, &what, last_ns)))
+}
+
+pub fn behind_end(option: &str, at_ns: u64, what: &str, last_ns: u64) -> String {
+    format!("{option} {}: {what} ends at {}", seconds(at_ns), seconds(last_ns))
 }
 
 /// Fails if the options need blocks of PyTorch's cache and no trace has any.

@@ -11,11 +11,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use vramtrace_reader::files::{self, Directory};
 use vramtrace_reader::symbols::Packed;
-use vramtrace_reader::trace::{Trace, copy_with, load};
+use vramtrace_reader::trace::{Trace, copy_with};
 
 use super::caveats;
 use super::output::Output;
-use super::select::{paths, traces_only};
+use super::select::{self, Selected, paths, traces_only};
 use crate::console::message;
 use crate::error::{DONE, Failure, Outcome};
 
@@ -43,22 +43,17 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     traces_only(&args.traces, "only a trace has names to pack")?;
-    let loaded = load(&args.traces)?;
-    loaded.warnings.iter().for_each(message);
-    caveats::warn_versions(&loaded.traces);
-    if let Some(running) = loaded.traces.iter().find(|trace| trace.is_running()) {
+    let Selected { traces, chosen } = select::open(&args.traces)?;
+    if let Some(running) = traces.iter().find(|trace| trace.is_running()) {
         return Err(Failure::new(format!(
             "{}: its process (pid {}) is still running: pack it after it has ended",
             running.path().display(),
             running.header().pid
         )));
     }
-    let source = match (&loaded.chosen, &args.traces[..]) {
-        (Some(chosen), _) => Some(chosen),
-        (None, [only]) => Some(only),
-        _ => None,
-    };
-    let pairs = match &loaded.traces[..] {
+    let only = args.traces.first().filter(|_| args.traces.len() == 1);
+    let source = chosen.as_ref().or(only);
+    let pairs = match &traces[..] {
         [only] if is_one_file(source.map(PathBuf::as_path), args.output.as_deref()) => {
             let packed = || packed_name(source.map_or(only.path(), PathBuf::as_path));
             vec![(only, args.output.unwrap_or_else(packed))]
@@ -71,7 +66,7 @@ pub fn run(args: Args) -> Outcome {
     };
     let open = |(trace, to): (_, PathBuf)| {
         let output = Output::new(&to, args.force)?;
-        output.refuse_inputs(paths(&loaded.traces))?;
+        output.refuse_inputs(paths(&traces))?;
         Ok((trace, output))
     };
     // All outputs are checked before the first is written.

@@ -56,12 +56,6 @@ impl ProcessArgs {
         let (foreign, own): (Vec<PathBuf>, Vec<PathBuf>) =
             self.traces.iter().cloned().partition(|path| is_other_format(path));
         let mut selected = Selected { traces: Vec::new(), chosen: None };
-        if let Some(missing) = own.iter().find(|path| is_missing(path)) {
-            return Err(Failure::new(format!(
-                "{}: no such file: give a trace (.vtrace), a run's directory, or a PyTorch memory snapshot",
-                missing.display()
-            )));
-        }
         if foreign.is_empty() || !own.is_empty() {
             let LoadedTraces { traces, warnings, chosen, .. } = load(&own)?;
             warnings.iter().for_each(message);
@@ -171,10 +165,6 @@ fn is_other_format(path: &Path) -> bool {
     read.is_ok()
         && begins.iter().any(|begin| first.starts_with(begin))
         && !is_compressed_trace(path)
-}
-
-fn is_missing(path: &Path) -> bool {
-    path.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Converts the file to a temporary trace. The trace is mapped, so the temporary file can be removed at once.

@@ -4,8 +4,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::fs::{self, DirEntry, FileType};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
+
+use vramtrace_format::Error;
 
 use super::open::{self, OpenError, open_beside, started_unix_ns};
 use super::runs::newest_run;
@@ -24,11 +27,24 @@ const MOST_LOOKS: usize = 100_000;
 /// How many files with the same problem are named.
 const NAMED: usize = 10;
 
+/// What can be read.
+const GIVE: &str = "give a trace (.vtrace), a run's directory, or a PyTorch memory snapshot";
+
+fn why(source: &OpenError) -> String {
+    match source {
+        OpenError::Io(error) if error.kind() == ErrorKind::NotFound => "no such file".into(),
+        other => other.to_string(),
+    }
+}
+
 /// Why no trace was found. The message names the path, the problem, and what to give instead.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     #[error("{}: {source}", .path.display())]
     Open { path: PathBuf, source: OpenError },
+    /// The file was named.
+    #[error("{}: {}: {GIVE}", .path.display(), why(.source))]
+    Given { path: PathBuf, source: OpenError },
     #[error("{}: cannot be read as a directory: {source}", .path.display())]
     Directory { path: PathBuf, source: std::io::Error },
     #[error(
@@ -125,8 +141,18 @@ fn some(mut lines: Vec<String>, what: &str) -> Vec<String> {
     lines
 }
 
+/// Opens a file that was named.
 fn open(path: &Path) -> Result<Trace, TraceError> {
-    open::open(path).map_err(|source| TraceError::Open { path: path.to_path_buf(), source })
+    open::open(path).map_err(|source| {
+        let path = path.to_path_buf();
+        match &source {
+            OpenError::Io(error) if error.kind() == ErrorKind::PermissionDenied => {
+                TraceError::Open { path, source }
+            }
+            OpenError::Format(Error::NewerMajor { .. }) => TraceError::Open { path, source },
+            _ => TraceError::Given { path, source },
+        }
+    })
 }
 
 /// Loads the newest run in a directory; the empty path is the working directory.

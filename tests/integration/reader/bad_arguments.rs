@@ -49,7 +49,7 @@ fn a_moment_behind_the_end_is_not_the_end() {
         ("diff oom.vtrace --at 1 --vs 12", "--vs 12.000 s: oom.vtrace ends at 11.000 s"),
         ("diff oom.vtrace --at 12 --vs 1", "--at 12.000 s: oom.vtrace ends at 11.000 s"),
         ("report job --at 12", "--at 12.000 s: the last of these 2 traces ends at 11.000 s"),
-        ("frag oom.vtrace --at 99.5", "oom.vtrace: --at 99.500 s: it ends at 11.000 s"),
+        ("frag oom.vtrace --at 99.5", "--at 99.500 s: oom.vtrace ends at 11.000 s"),
         ("oom oom.vtrace --at 2", "--at 2: the run has 1 out-of-memory: --at 1 shows it"),
     ] {
         refused(&scratch, command, wanted);
@@ -68,7 +68,7 @@ fn a_trace_needs_no_import() {
     scratch.text("pack oom.vtrace -o packed.vtrace.gz");
     let wanted = "packed.vtrace.gz: this is a trace already";
     refused(&scratch, "import packed.vtrace.gz -o new.vtrace", wanted);
-    let wanted = "job is a directory: give one recording of another tool";
+    let wanted = "job: is a directory: give one recording of another tool";
     refused(&scratch, "import job -o new.vtrace", wanted);
     assert!(!scratch.0.join("new.vtrace").exists());
 }
