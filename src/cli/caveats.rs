@@ -1,13 +1,13 @@
-//! Warnings on stderr about traces that are damaged, incomplete or of another version.
+//! Lines on stderr: warnings about traces that are damaged, incomplete or of another version, and why a check failed.
 
 use std::path::Path;
 use vramtrace_format::DamageKind;
-use vramtrace_reader::analysis::{Knowledge, Moment, Process, knowledge};
+use vramtrace_reader::analysis::{Knowledge, MAX_OPEN_RANGES, Moment, Process, knowledge};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{clean, several, size};
 
 use crate::console::message;
-use crate::error::Failure;
+use crate::error::{DONE, FOUND, Failure};
 
 fn name(trace: &Trace) -> String {
     clean(&trace.path().to_string_lossy())
@@ -99,6 +99,28 @@ fn others(all: usize) -> String {
     }
 }
 
+/// Prints that so many phases of a program were not counted to their ends.
+pub fn warn_cut_phases(trace: &Trace, cut: u64) {
+    if cut > 0 {
+        message(format_args!(
+            "{}: {} counted only up to the moment when {MAX_OPEN_RANGES} others were open: end them with nvtxRangeEnd or \
+             nvtxRangePop",
+            name(trace),
+            several(cut, "NVTX range"),
+        ));
+    }
+}
+
+/// Prints why a check failed, the first ten reasons. Returns the exit status.
+pub fn status(reasons: &[String]) -> u8 {
+    const REASONS: usize = 10;
+    reasons.iter().take(REASONS).for_each(|reason| message(format_args!("FAILED: {reason}")));
+    if reasons.len() > REASONS {
+        message(format_args!("FAILED: and {} reasons more", reasons.len() - REASONS));
+    }
+    if reasons.is_empty() { DONE } else { FOUND }
+}
+
 /// Prints that events before the moment are missing.
 pub fn warn_missing_events(trace: &Path) {
     message(format_args!(
@@ -137,25 +159,15 @@ pub fn retain_known(
     traces: &mut Vec<Trace>,
     shown: impl Fn(&Process) -> bool,
 ) -> Result<(), Failure> {
-    let mut known = Vec::new();
-    let mut last = None;
-    for (process, trace) in processes.iter().zip(&*traces) {
-        let found = if shown(process) { Ok(()) } else { require_known(trace, process) };
-        known.push(found.is_ok());
-        if let Err(failure) = found
-            && let Some(earlier) = last.replace(failure)
-        {
-            message(earlier.message);
+    let (mut kept, mut failures) = (Vec::new(), Vec::new());
+    for (process, trace) in std::mem::take(processes).into_iter().zip(std::mem::take(traces)) {
+        match if shown(&process) { Ok(()) } else { require_known(&trace, &process) } {
+            Ok(()) => kept.push((process, trace)),
+            Err(failure) => failures.push(failure),
         }
     }
-    match last {
-        Some(failure) if !known.contains(&true) => return Err(failure),
-        Some(failure) => message(failure.message),
-        None => {}
-    }
-    let mut keep = known.iter();
-    processes.retain(|_| *keep.next().unwrap_or(&true));
-    let mut keep = known.iter();
-    traces.retain(|_| *keep.next().unwrap_or(&true));
-    Ok(())
+    let last = if kept.is_empty() { failures.pop() } else { None };
+    failures.iter().for_each(|failure| message(&failure.message));
+    (*processes, *traces) = kept.into_iter().unzip();
+    last.map_or(Ok(()), Err)
 }

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 
 use vramtrace_reader::analysis::diff::{DeviceUse, Difference, compare};
 use vramtrace_reader::analysis::{Level, Moment, RolesOf};
-use vramtrace_reader::report::json::{DIFF, DiffFacts, Document};
+use vramtrace_reader::report::json::{DIFF, DiffFacts};
 use vramtrace_reader::report::text::diff::{percent, signed, text};
 
 use super::page::label;
-use super::reading::{Question, held_at};
+use super::reading::{Question, held_at, show};
 use super::{caveats, moment, select};
-use crate::console::{json, message, print, print_text};
-use crate::error::{DONE, FOUND, Failure, Outcome};
+use crate::error::{Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -73,16 +72,11 @@ type Side = (Vec<DeviceUse>, String);
 
 pub fn run(args: Args) -> Outcome {
     let (first, second) = (&args.traces[..1], args.traces.get(1..).unwrap_or_default());
-    let ((before, old), (after, new)) = match (&args.against[..], second, args.vs) {
-        ([], [], Some(vs)) => {
-            let at = |at: Option<Moment>, option| -> Result<Side, Failure> {
-                let (usage, name) = side(first, at, option)?;
-                Ok((usage, format!("{name}, {}", at.map_or("".into(), Moment::words))))
-            };
-            (at(args.at, "--at")?, at(Some(vs), "--vs")?)
-        }
-        ([], [_, ..], None) => (side(first, args.at, "--at")?, side(second, args.at, "--at")?),
-        ([_, ..], [], _) => (side(&args.against, args.at, "--at")?, side(first, args.at, "--at")?),
+    let at = (args.at, "--at");
+    let (before, after) = match (&args.against[..], second, args.vs) {
+        ([], [], Some(_)) => ((first, at), (first, (args.vs, "--vs"))),
+        ([], [_, ..], None) => ((first, at), (second, at)),
+        (against @ [_, ..], [], _) => ((against, at), (first, at)),
         ([], [], None) => {
             return Err(Failure::new(format!(
                 "{}: nothing to compare with: give a second trace, --against TRACE, or --at T1 --vs T2",
@@ -96,30 +90,29 @@ pub fn run(args: Args) -> Outcome {
             )));
         }
     };
+    let (before, old) = side(before, args.vs.is_some())?;
+    let (after, new) = side(after, args.vs.is_some())?;
     let differences = compare(&before, &after);
-    let failures = args.tolerance.map_or(Vec::new(), |tolerance| {
-        differences.iter().filter_map(|difference| failure(difference, tolerance)).collect()
-    });
-    match args.format {
-        Format::Text => print_text(&text(&differences, [&old, &new], args.top))?,
-        Format::Json => {
-            let facts = DiffFacts {
-                before: &old,
-                after: &new,
-                tolerance_percent: args.tolerance.map(|part| part * 100.0),
-                passed: failures.is_empty(),
-                reasons: &failures,
-                devices: &differences,
-            };
-            print(&json(&Document::new(DIFF, &facts, []))?)?;
-        }
-    }
-    failures.iter().for_each(|failure| message(format_args!("FAILED: {failure}")));
-    Ok(if failures.is_empty() { DONE } else { FOUND })
+    let grew = differences.iter().filter_map(|difference| failure(difference, args.tolerance?));
+    let failures: Vec<String> = grew.collect();
+    let facts = || DiffFacts {
+        before: &old,
+        after: &new,
+        tolerance_percent: args.tolerance.map(|part| part * 100.0),
+        passed: failures.is_empty(),
+        reasons: &failures,
+        devices: &differences,
+    };
+    let text = || text(&differences, [&old, &new], args.top);
+    show([], args.format == Format::Json, DIFF, facts, text)?;
+    Ok(caveats::status(&failures))
 }
 
-/// What these traces held. `option`: the one that gave the moment.
-fn side(traces: &[PathBuf], at: Option<Moment>, option: &str) -> Result<Side, Failure> {
+/// What these traces held at the moment that an option gave. `named`: the name has the moment.
+fn side(
+    (traces, (at, option)): (&[PathBuf], (Option<Moment>, &str)),
+    named: bool,
+) -> Result<Side, Failure> {
     let roles = Some(RolesOf::Blocks);
     let asked = at.unwrap_or(Moment::End);
     let question = Question { at: asked, option, level: None, roles, device: None };
@@ -138,7 +131,8 @@ fn side(traces: &[PathBuf], at: Option<Moment>, option: &str) -> Result<Side, Fa
         without_rank += u32::from(process.header.rank.is_none());
     }
     caveats::warn_damage(&read.traces);
-    Ok((places, label(traces)))
+    let moment = if named { format!(", {}", asked.words()) } else { String::new() };
+    Ok((places, label(traces) + &moment))
 }
 
 fn failure(difference: &Difference, tolerance: f64) -> Option<String> {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use vramtrace_reader::files;
 use vramtrace_reader::units::several;
 
-use crate::console;
+use super::reading::show;
 use crate::doctor::{self, Check, Status, usage};
 use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::output::Output;
@@ -46,7 +46,6 @@ const SCHEMA: &str = "vramtrace.doctor/2";
 /// `doctor --json`.
 #[derive(Serialize)]
 struct Report<'c> {
-    schema: &'static str,
     /// What to do first.
     first: &'c str,
     checks: &'c [Check],
@@ -75,11 +74,8 @@ pub fn run(args: Args) -> Outcome {
         0 => "record a program: vramtrace run python train.py",
         _ => "see the problems below",
     });
-    if args.json {
-        console::print(&console::json(&Report { schema: SCHEMA, first, checks: &checks })?)?;
-    } else {
-        console::print_text(&text(&checks, problems, first))?;
-    }
+    let report = || Report { first, checks: &checks };
+    show([], args.json, SCHEMA, report, || text(&checks, problems, first))?;
     Ok(if problems == 0 { DONE } else { FOUND })
 }
 

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_reader::analysis::whatif::NOT_OF_SAMPLES;
 use vramtrace_reader::analysis::{Level, Moment};
 use vramtrace_reader::export::stacks::StackFormat;
@@ -14,8 +13,8 @@ use vramtrace_reader::units::{seconds as seconds_text, size};
 
 use super::moment::LevelArgs;
 use super::output::Output;
-use super::reading::{Question, Reading};
-use super::select::{DeviceArgs, ProcessArgs, Selected, paths};
+use super::reading::{Question, Reading, problems, with_progress};
+use super::select::{DeviceArgs, ProcessArgs, Selected};
 use super::{caveats, moment};
 use crate::console::message;
 use crate::error::{DONE, Failure, Outcome};
@@ -110,8 +109,7 @@ pub fn run(args: Args) -> Outcome {
         return tables(&args);
     }
     let output = Output::new(&args.output()?, args.force)?;
-    let selected = args.processes.open()?;
-    output.refuse_inputs(paths(&selected.traces))?;
+    let selected = output.open_inputs(&args.processes)?;
     match args.format {
         Format::Chrome => timeline(&args, &selected.traces, TimelineFormat::Chrome, &output),
         Format::Csv => timeline(&args, &selected.traces, TimelineFormat::Csv, &output),
@@ -163,14 +161,11 @@ fn timeline(args: &Args, traces: &[Trace], format: TimelineFormat, output: &Outp
     let driver_only = level == Some(Level::Driver);
     let ns = |seconds: f64| (seconds * 1e9).round() as u64;
     let window = Window { from_ns: args.from.map(ns), to_ns: args.to.map(ns), driver_only };
-    let write = |out: &mut dyn Write| {
-        let bar = progress_bar(traces)?;
-        let progress = &mut |at, _| bar.set_position(at);
-        let exported = export::export(traces, format, &window, out, progress);
-        bar.finish_and_clear();
-        exported
-    };
-    let exported: Exported = output.write(write)?;
+    let exported: Exported = output.write(|out| {
+        with_progress(|progress| {
+            export::export(traces, format, &window, out, &mut |at, all| progress(at, all))
+        })
+    })?;
     caveats::warn_damage(traces);
     let late = traces.iter().map(Trace::history_from_ns).max().unwrap_or(0);
     if exported.allocations + exported.counters + exported.refusals == 0 {
@@ -179,13 +174,10 @@ fn timeline(args: &Args, traces: &[Trace], format: TimelineFormat, output: &Outp
              between --from and --to",
             seconds_text(late)
         ));
-    } else if !output.is_stdout() {
-        message(format_args!(
-            "{}: {} allocations, {} counter values, {} refusals",
-            output.shown(),
-            exported.allocations,
-            exported.counters,
-            exported.refusals
+    } else {
+        output.say(format_args!(
+            "{} allocations, {} counter values, {} refusals",
+            exported.allocations, exported.counters, exported.refusals
         ));
     }
     Ok(DONE)
@@ -208,10 +200,7 @@ pub fn stacks(
     for process in &mut gathered {
         process.samples.retain(|(owner, _)| device.includes(owner.device));
     }
-    let mut problems: Vec<&String> =
-        gathered.iter().flat_map(|process| process.symbols.problems()).collect();
-    problems.sort();
-    problems.dedup();
+    let problems = problems(gathered.iter().map(|process| &process.symbols));
     problems.iter().take(5).for_each(message);
     let samples = gathered.iter().flat_map(|process| &process.samples);
     let bytes = samples.clone().fold(0u64, |sum, (_, held)| sum.saturating_add(held.bytes));
@@ -235,10 +224,7 @@ pub fn stacks(
     let title = format!("GPU memory held {when}: {}", size(bytes));
     let write = |out: &mut dyn Write| export::stacks::write(&gathered, format, &title, out);
     output.write(write)?;
-    if !output.is_stdout() {
-        let stacks = samples.count();
-        message(format_args!("{}: {} in {stacks} stacks, {when}", output.shown(), size(bytes)));
-    }
+    output.say(format_args!("{} in {} stacks, {when}", size(bytes), samples.count()));
     Ok(DONE)
 }
 
@@ -267,14 +253,10 @@ fn snapshot(traces: &[Trace], output: &Output) -> Outcome {
     if written.late {
         message("events are missing in the trace: the snapshot's history begins after them");
     }
-    if !output.is_stdout() {
-        message(format_args!(
-            "{}: {} entries, {} segments (open it in https://pytorch.org/memory_viz)",
-            output.shown(),
-            written.entries,
-            written.segments
-        ));
-    }
+    output.say(format_args!(
+        "{} entries, {} segments (open it in https://pytorch.org/memory_viz)",
+        written.entries, written.segments
+    ));
     Ok(DONE)
 }
 
@@ -295,21 +277,10 @@ fn tables(args: &Args) -> Outcome {
         return Err(Failure::new("-o -: parquet is a directory of files: give -o DIR"));
     }
     let traces = args.processes.open()?.traces;
-    let bar = progress_bar(&traces)?;
-    let written = parquet::export(&traces, &to, &|at, _| bar.set_position(at));
-    bar.finish_and_clear();
+    let written = with_progress(|progress| parquet::export(&traces, &to, progress));
     let rows = written.map_err(|error| Failure::new(format!("{}: {error}", to.display())))?;
     caveats::warn_damage(&traces);
     let counts = parquet::TABLES.iter().zip(rows).map(|(table, rows)| format!("{rows} {table}"));
     message(format_args!("{}: rows: {}", to.display(), counts.collect::<Vec<_>>().join(", ")));
     Ok(DONE)
-}
-
-/// Over the bytes of the traces.
-fn progress_bar(traces: &[Trace]) -> std::io::Result<ProgressBar> {
-    let bar = ProgressBar::new(traces.iter().map(Trace::len).sum());
-    // Hidden by itself where stderr is no terminal.
-    let style = ProgressStyle::with_template("{bar:40} {percent}% of {total_bytes}  {eta} left");
-    bar.set_style(style.map_err(std::io::Error::other)?);
-    Ok(bar)
 }

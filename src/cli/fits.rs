@@ -9,13 +9,12 @@ use vramtrace_reader::analysis::fits::{
     card_named, card_names, marked_numbers, usual_settings,
 };
 use vramtrace_reader::analysis::parallel;
-use vramtrace_reader::report::json::{Document, FITS};
+use vramtrace_reader::report::json::FITS;
 use vramtrace_reader::report::text::fits::{short, text};
 use vramtrace_reader::trace::Trace;
 
-use super::caveats;
-use super::select;
-use crate::console::{json, print, print_text};
+use super::reading::show;
+use super::{caveats, select, whatif};
 use crate::error::{DONE, FOUND, Failure, Outcome};
 
 /// The answer is the memory that a run needs, and no verdict: the card is of another architecture.
@@ -81,13 +80,11 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let in_use = match args.in_use.as_deref() {
-        None => None,
-        Some("0") => Some(0),
-        Some(text) => Some(
-            size::parse(text).map_err(|error| Failure::new(format!("--in-use {text}: {error}")))?,
-        ),
+    let in_use = |text: &String| match text.as_str() {
+        "0" => Ok(0),
+        text => whatif::size_of("--in-use", text),
     };
+    let in_use = args.in_use.as_ref().map(in_use).transpose()?;
     let card = args.card.as_deref().map(card).transpose()?;
     for (option, values) in [("batch", &args.batch), ("length", &args.length)] {
         if let Some(value) = values.iter().find(|value| !(1..=LARGEST_BATCH).contains(*value)) {
@@ -120,18 +117,16 @@ pub fn run(args: Args) -> Outcome {
     };
     let recordings: Result<Vec<Recording>, _> =
         parallel::each(&all, &|_, _| {}, read).into_iter().collect();
-    caveats::warn_damage(traces.iter());
-    let recordings = recordings.map_err(Failure::new)?;
+    let recordings = recordings.map_err(|why| {
+        caveats::warn_damage(&traces);
+        Failure::new(why)
+    })?;
     let confs = confs(&args.conf, &recordings)?;
     let question = Question { at, card, in_use, values, confs };
     let answer = answer(&recordings, &question).map_err(Failure::new)?;
-    let exit_status = status(&answer);
-    match (args.json, args.short) {
-        (true, _) => print(&json(&Document::new(FITS, &answer, traces.iter()))?)?,
-        (false, true) => print_text(&short(&answer))?,
-        (false, false) => print_text(&text(&answer))?,
-    }
-    Ok(exit_status)
+    let text = || if args.short { short(&answer) } else { text(&answer) };
+    show(&traces, args.json, FITS, || &answer, text)?;
+    Ok(status(&answer))
 }
 
 fn status(answer: &Answer) -> u8 {
@@ -161,24 +156,20 @@ fn open(path: &PathBuf, marked: bool) -> Result<Vec<Trace>, Failure> {
 fn named(texts: &[String], traces: usize) -> Result<(Varied, Vec<Vec<Batches>>), Failure> {
     let mut numbers =
         texts.iter().map(|text| number(text, traces)).collect::<Result<Vec<_>, _>>()?;
-    let by_trace = |numbers: &[(Name, Vec<Batches>)]| {
-        let of = |trace: usize| numbers.iter().map(|(_, of)| of[trace].clone()).collect();
-        (0..traces).map(of).collect()
-    };
-    match &numbers[..] {
-        [(name, _)] => Ok((Varied::one(name.clone()), by_trace(&numbers))),
-        [(one, _), (other, _)] if one != other => {
-            let varied = Varied::two(one.clone(), other.clone());
-            numbers.sort_by_key(|(name, _)| *name != varied.first);
-            let by_trace = by_trace(&numbers);
-            Ok((varied, by_trace))
+    let varied = match &numbers[..] {
+        [(name, _)] => Varied::one(name.clone()),
+        [(one, _), (other, _)] if one != other => Varied::two(one.clone(), other.clone()),
+        _ => {
+            return Err(Failure::new(format!(
+                "--recorded {}: give one number that differs, or two with different names, as batch=4,6,4 and \
+                 length=256,256,512",
+                texts.join(" --recorded ")
+            )));
         }
-        _ => Err(Failure::new(format!(
-            "--recorded {}: give one number that differs, or two with different names, as batch=4,6,4 and \
-             length=256,256,512",
-            texts.join(" --recorded ")
-        ))),
-    }
+    };
+    numbers.sort_by_key(|(name, _)| *name != varied.first);
+    let of_trace = |trace: usize| numbers.iter().map(|(_, of)| of[trace].clone()).collect();
+    Ok((varied, (0..traces).map(of_trace).collect()))
 }
 
 /// `batch=4,6`: a number that differs, and its value in each trace, or `batch`: its marks name the values.
@@ -257,15 +248,8 @@ fn card(text: &str) -> Result<Card, Failure> {
 }
 
 fn confs(given: &[String], recordings: &[Recording]) -> Result<Vec<(String, Conf)>, Failure> {
-    let parse = |name: &str| {
-        let name = if name.trim().is_empty() { "default" } else { name };
-        match Conf::parse(name) {
-            Ok(conf) => Ok((name.to_string(), conf)),
-            Err(error) => Err(Failure::new(format!("--conf \"{name}\": {error}"))),
-        }
-    };
     match given {
         [] => Ok(usual_settings(recordings)),
-        _ => given.iter().map(|name| parse(name)).collect(),
+        _ => given.iter().map(|name| whatif::setting(name)).collect(),
     }
 }

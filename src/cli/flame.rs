@@ -7,7 +7,7 @@ use vramtrace_reader::export::stacks::StackFormat;
 use super::export;
 use super::moment::MomentArgs;
 use super::output::Output;
-use super::select::{DeviceArgs, ProcessArgs, paths};
+use super::reading::HeldArgs;
 use crate::error::Outcome;
 
 #[derive(clap::Args)]
@@ -20,14 +20,10 @@ use crate::error::Outcome;
 )]
 pub struct Args {
     #[command(flatten)]
-    processes: ProcessArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
+    held: HeldArgs,
     /// The SVG to write; `-` is stdout
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    #[command(flatten)]
-    moment: MomentArgs,
     /// Leave out frames that only forward a call: torch.nn's calls of modules, wrappers, importlib
     #[arg(long)]
     fold: bool,
@@ -38,9 +34,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     let output = Output::new(&args.output, args.force)?;
-    let selected = args.processes.open()?;
-    output.refuse_inputs(paths(&selected.traces))?;
-    let MomentArgs { at, level } = args.moment;
+    let HeldArgs { processes, device, moment: MomentArgs { at, level } } = args.held;
+    let selected = output.open_inputs(&processes)?;
     let format = StackFormat::Flame { fold: args.fold };
-    export::stacks(selected, format, (at, level.given), &args.device, &output)
+    export::stacks(selected, format, (at, level.given), &device, &output)
 }

@@ -14,11 +14,8 @@ use super::caveats;
 use super::leaks::{bytes, find_all, suppressions};
 use super::run_records::{self, Checks, RecordsFile};
 use crate::console::message;
-use crate::error::Failure;
+use crate::error::{DONE, Failure};
 use crate::launch::RunResult;
-
-/// How many reasons are printed. The JSON has all.
-const SHOWN: usize = 10;
 
 #[derive(clap::Args)]
 #[group(skip)]
@@ -81,13 +78,8 @@ impl Gate {
         let found = checks.then(|| find_all(&traces, &self.rules, 0));
         let processes = found.as_deref().unwrap_or_default();
         caveats::warn_damage(&traces);
-        let reasons: Vec<String> = self.peaks(processes).chain(self.leaks(processes)).collect();
-        for reason in reasons.iter().take(SHOWN) {
-            message(format_args!("FAILED: {reason}"));
-        }
-        if reasons.len() > SHOWN {
-            message(format_args!("FAILED: and {} reasons more", reasons.len() - SHOWN));
-        }
+        let reasons = self.reasons(processes);
+        let passed = caveats::status(&reasons) == DONE;
         let least = self.args.fail_on_leak;
         if processes.iter().flat_map(|process| &process.leaks).any(|leak| leak.fails(least)) {
             message("`vramtrace leaks` with the trace shows the evidence for each leak");
@@ -97,7 +89,6 @@ impl Gate {
             let (line, rule) = (rule.line, &rule.rule);
             message(format_args!("line {line} of the suppressions matches no leak: {rule}"));
         }
-        let passed = reasons.is_empty();
         if let Some(file) = &self.json {
             let judged = Judged { leaks: found.as_deref(), least };
             let max_peak_bytes = self.args.max_peak;
@@ -107,30 +98,28 @@ impl Gate {
         Ok(passed)
     }
 
-    fn peaks<'p>(&self, processes: &'p [Leaks]) -> impl Iterator<Item = String> + use<'p> {
-        let most = self.args.max_peak.unwrap_or(u64::MAX);
-        let peaks = processes.iter().flat_map(|process| {
-            process.peaks.iter().map(move |(device, bytes)| (process, *device, *bytes))
-        });
-        peaks.filter(move |(_, _, bytes)| *bytes > most).map(move |(process, device, bytes)| {
-            format!(
-                "{} held {} of {} at its peak, {} more than --max-peak {}",
-                process_name(process),
-                size(bytes),
-                gpu_name(device),
-                size(bytes - most),
-                size(most),
-            )
-        })
-    }
-
-    fn leaks<'p>(&self, processes: &'p [Leaks]) -> impl Iterator<Item = String> + use<'p> {
-        let least = self.args.fail_on_leak;
-        processes.iter().flat_map(move |process| {
-            let leaks = process.leaks.iter().filter(move |leak| leak.fails(least));
-            leaks.map(|leak| {
-                format!("{}: {}", process_name(process), one_liner(leak, process.running))
-            })
-        })
+    /// Why the run fails.
+    fn reasons(&self, processes: &[Leaks]) -> Vec<String> {
+        let (most, least) = (self.args.max_peak.unwrap_or(u64::MAX), self.args.fail_on_leak);
+        let mut reasons = Vec::new();
+        for process in processes {
+            for (device, bytes) in process.peaks.iter().filter(|(_, bytes)| **bytes > most) {
+                reasons.push(format!(
+                    "{} held {} of {} at its peak, {} more than --max-peak {}",
+                    process_name(process),
+                    size(*bytes),
+                    gpu_name(*device),
+                    size(bytes - most),
+                    size(most),
+                ));
+            }
+        }
+        for process in processes {
+            let name = process_name(process);
+            let leaks = process.leaks.iter().filter(|leak| leak.fails(least));
+            reasons
+                .extend(leaks.map(|leak| format!("{name}: {}", one_liner(leak, process.running))));
+        }
+        reasons
     }
 }

@@ -9,9 +9,7 @@ use vramtrace_reader::report::text::holders::{ListingOptions, listing, merged_ta
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{count, size};
 
-use super::moment::{LevelArgs, MomentArgs};
-use super::reading::{NO_STACKS, Question, Reading, heading, held_at, show};
-use super::select::{DeviceArgs, ProcessArgs};
+use super::reading::{HeldArgs, NO_STACKS, Reading, heading, problems, show};
 use crate::error::Outcome;
 
 #[derive(clap::Args)]
@@ -29,11 +27,7 @@ Examples:
 )]
 pub struct Args {
     #[command(flatten)]
-    processes: ProcessArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    moment: MomentArgs,
+    held: HeldArgs,
     /// What makes two allocations one holder
     #[arg(long, value_enum, default_value = "line")]
     by: Key,
@@ -82,23 +76,17 @@ struct Found<'p> {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let MomentArgs { at, level: LevelArgs { given: level } } = args.moment;
-    let roles = args.by.group().is_none().then_some(RolesOf::All);
-    let question = Question { at, option: "--at", level, roles, device: Some(&args.device) };
-    let read = question.ask(args.processes.open()?)?;
-    let all: Vec<Found> = read.each().map(|(process, trace)| find(process, trace, &args)).collect();
+    let read = args.held.ask(args.by.group().is_none().then_some(RolesOf::All))?;
+    let all: Vec<Found> = read.each().map(|of| find(of, &args)).collect();
     let document = || document(&all, &args);
     show(&read.traces, args.json, HOLDERS, document, || text(&read, &all, &args))
 }
 
-fn find<'p>(process: &'p Process, trace: &Trace, args: &Args) -> Found<'p> {
-    let level = args.moment.level.given.unwrap_or(Level::of(&process.state));
-    let by_role = args.by.group().is_none();
-    let wanted = |device| args.device.includes(device);
-    let (who, by_role) = held_at((process, trace), (args.moment.at, level), by_role, wanted);
+fn find<'p>((process, trace): (&'p Process, &Trace), args: &Args) -> Found<'p> {
+    let (who, by_role) = args.held.held((process, trace), args.by.group().is_none());
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let holders = match (&by_role, args.by.group()) {
-        (Some(held), _) => held.holders(&classifier, level),
+        (Some(held), _) => held.holders(&classifier, who.live.level),
         (None, by) => classifier.holders(&who.live, by.unwrap_or_default()),
     };
     Found { process, who, holders }
@@ -106,7 +94,7 @@ fn find<'p>(process: &'p Process, trace: &Trace, args: &Args) -> Found<'p> {
 
 fn text(read: &Reading, all: &[Found], args: &Args) -> String {
     let mut out = heading(read.chosen.as_deref());
-    let when = args.moment.at.words();
+    let when = args.held.moment.at.words();
     let by = args.by.group().unwrap_or_default();
     let how = ListingOptions { by, top: args.top, full: args.full, when: &when };
     // Roles are found for each process alone and cannot be merged.
@@ -152,18 +140,14 @@ fn document(all: &[Found], args: &Args) -> HoldersReport {
     let mut holders: Vec<Holder> = all.iter().flat_map(|of| of.holders.clone()).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     let times = all.iter().flat_map(|of| of.who.live.at_ns.values().copied());
-    let mut problems: Vec<String> =
-        all.iter().flat_map(|of| of.who.symbols.problems().to_vec()).collect();
-    problems.sort();
-    problems.dedup();
     let finest = all.iter().map(|of| Level::of(&of.process.state)).max();
     let several = args.by.group().filter(|_| all.len() > 1);
     HoldersReport {
-        at: MomentFacts::of(args.moment.at, times),
-        level: args.moment.level.given.or(finest).unwrap_or(Level::Driver),
+        at: MomentFacts::of(args.held.moment.at, times),
+        level: args.held.moment.level.given.or(finest).unwrap_or(Level::Driver),
         holders,
         merged: several.map_or_else(Vec::new, |by| merge(&holders_of(all), by)),
         not_known: all.iter().flat_map(|of| not_known(of.process, &of.who)).collect(),
-        problems,
+        problems: problems(all.iter().map(|of| &of.who.symbols)),
     }
 }

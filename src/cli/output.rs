@@ -1,6 +1,7 @@
 //! The output of a command (`-o`): a file, an open descriptor, a device or a FIFO. A file that the command reads is never
 //! overwritten, and what a terminal gets controls nothing there. `files::Output` makes the file.
 
+use std::fmt::Display;
 use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, ErrorKind, IsTerminal, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use vramtrace_reader::files;
 
-use crate::console::for_terminal;
+use super::select::{ProcessArgs, Selected, paths};
+use crate::console::{for_terminal, message};
 use crate::error::Failure;
 
 /// An output whose path was checked.
@@ -45,8 +47,22 @@ impl Output {
     }
 
     /// The path as given on the command line, for messages.
-    pub fn shown(&self) -> impl std::fmt::Display {
+    pub fn shown(&self) -> impl Display {
         self.path.display()
+    }
+
+    /// Says on stderr what was written; nothing if that is stdout.
+    pub fn say(&self, what: impl Display) {
+        if !self.is_stdout() {
+            message(format_args!("{}: {what}", self.shown()));
+        }
+    }
+
+    /// Opens the traces that a command reads: none of them is the output.
+    pub fn open_inputs(&self, processes: &ProcessArgs) -> Result<Selected, Failure> {
+        let selected = processes.open()?;
+        self.refuse_inputs(paths(&selected.traces))?;
+        Ok(selected)
     }
 
     /// Fails if the output is one of these files, also under another name or through a link.

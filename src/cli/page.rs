@@ -9,7 +9,7 @@ use vramtrace_reader::units::{count, size};
 
 use super::caveats;
 use super::output::Output;
-use super::select::{ProcessArgs, Selected, names, paths};
+use super::select::{ProcessArgs, Selected, names};
 use crate::console::message;
 use crate::error::{DONE, Outcome};
 
@@ -30,13 +30,12 @@ pub struct PageArgs {
 pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from("vramtrace.html"));
     let output = Output::new(&path, args.force)?;
-    let mut run = read(label(&processes.traces), processes.open()?);
-    output.refuse_inputs(paths(&run.traces))?;
+    let mut run = read(label(&processes.traces), output.open_inputs(processes)?);
     output.write(|out| write(&mut run, out))?;
     caveats::warn_damage(&run.traces);
-    if hints && !output.is_stdout() {
+    if hints {
         let bytes = path.metadata().map_or(0, |meta| meta.len());
-        message(format_args!("{}: {}; open it in a browser", output.shown(), size(bytes)));
+        output.say(format_args!("{}; open it in a browser", size(bytes)));
     }
     Ok(DONE)
 }
@@ -69,9 +68,9 @@ fn of_many(mut selected: Selected) -> Selected {
     }
     let ranks = ranks::read_within(&selected.traces, SHORT_RUN, &|_, _| {});
     let kept = worth_reading(&selected.traces, &ranks, SHORT_RUN);
-    let mut indexes = 0..all;
-    let is_kept = |index: Option<usize>| index.is_some_and(|it| kept.binary_search(&it).is_ok());
-    selected.traces.retain(|_| is_kept(indexes.next()));
+    let traces = selected.traces.into_iter().enumerate();
+    let kept_traces = traces.filter(|(index, _)| kept.binary_search(index).is_ok());
+    selected.traces = kept_traces.map(|(_, trace)| trace).collect();
     if kept.len() < all {
         message(format_args!(
             "the page shows {} of {} processes: those that failed, and the one with the highest peak; --rank N shows \

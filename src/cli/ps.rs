@@ -10,8 +10,9 @@ use vramtrace_reader::report::json::ps::{
 use vramtrace_reader::report::text::layout::{BAD, Table, paint_if};
 use vramtrace_reader::units::{clean, count, gib, limit, shorten};
 
-use crate::console::{message, print, print_text};
-use crate::error::{DONE, Outcome};
+use super::reading::show;
+use crate::console::message;
+use crate::error::Outcome;
 use crate::live_processes;
 use crate::live_processes::group::{self, Group};
 use crate::live_processes::process::{self, LiveProcess};
@@ -37,15 +38,10 @@ pub fn run(args: Args) -> Outcome {
     // Both lists read the shared directory and report its problems.
     live_processes::lines(&problems).iter().for_each(message);
     let report = PsReport {
-        schema: SCHEMA,
         processes: processes.iter().map(process_facts).collect(),
         groups: groups.iter().map(group_facts).collect(),
     };
-    match args.json {
-        true => print(&format!("{}\n", serde_json::to_string_pretty(&report)?))?,
-        false => print_text(&text(&report))?,
-    }
-    Ok(DONE)
+    show([], args.json, SCHEMA, || &report, || text(&report))
 }
 
 /// Bytes in use above the cap; 0 without a cap.

@@ -2,10 +2,14 @@
 //! what the options need, read them to the moment, and leave out processes whose memory then is not known. All
 //! [show] what they found in one way.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use vramtrace_format::DeviceId;
+use vramtrace_reader::analysis::parallel::Progress;
 use vramtrace_reader::analysis::roles::HeldByRole;
 use vramtrace_reader::analysis::{
     Collect, Holdings, Level, Moment, NamedHoldings, Process, RolesOf, read_all,
@@ -14,8 +18,9 @@ use vramtrace_reader::report::json::Document;
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::{Definitions, Trace};
 
-use super::select::{DeviceArgs, Selected, names};
-use super::{caveats, moment};
+use super::caveats;
+use super::moment::{self, MomentArgs};
+use super::select::{DeviceArgs, ProcessArgs, Selected, names};
 use crate::console;
 use crate::error::{DONE, Failure, Outcome};
 
@@ -27,6 +32,37 @@ pub struct Question<'q> {
     pub level: Option<Level>,
     pub roles: Option<RolesOf>,
     pub device: Option<&'q DeviceArgs>,
+}
+
+/// The options of a command about memory at one moment.
+#[derive(clap::Args)]
+pub struct HeldArgs {
+    #[command(flatten)]
+    pub processes: ProcessArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub moment: MomentArgs,
+}
+
+impl HeldArgs {
+    pub fn ask(&self, roles: Option<RolesOf>) -> Result<Reading, Failure> {
+        let MomentArgs { at, level } = &self.moment;
+        let device = Some(&self.device);
+        let question = Question { at: *at, option: "--at", level: level.given, roles, device };
+        question.ask(self.processes.open()?)
+    }
+
+    /// What a process held then, with names; and by role, if `by_role`.
+    pub fn held(
+        &self,
+        (process, trace): (&Process, &Trace),
+        by_role: bool,
+    ) -> (NamedHoldings, Option<HeldByRole>) {
+        let level = self.moment.level.given.unwrap_or(Level::of(&process.state));
+        let wanted = |device| self.device.includes(device);
+        held_at((process, trace), (self.moment.at, level), by_role, wanted)
+    }
 }
 
 /// Processes read to the moment, for peaks to the end, each with its trace.
@@ -101,6 +137,12 @@ pub fn of_devices<'t, T>(
     Ok(kept)
 }
 
+/// Libraries whose symbols could not be read, and why; each once.
+pub fn problems<'s>(all: impl Iterator<Item = &'s Symbols>) -> Vec<String> {
+    let all: BTreeSet<&String> = all.flat_map(|symbols| symbols.problems()).collect();
+    all.into_iter().cloned().collect()
+}
+
 /// The end of a reading command, after it has read `traces`: warns of their damage, and prints what was found.
 pub fn show<'t, D: Serialize>(
     traces: impl IntoIterator<Item = &'t Trace>,
@@ -116,6 +158,25 @@ pub fn show<'t, D: Serialize>(
         false => console::print_text(&text())?,
     }
     Ok(DONE)
+}
+
+/// Runs `read` with a progress bar on stderr. `read` calls its argument with bytes done and bytes in all.
+pub fn with_progress<R>(read: impl FnOnce(Progress) -> R) -> R {
+    /// The progress bar appears after this time.
+    const NOTICEABLE: Duration = Duration::from_millis(300);
+    // indicatif draws it only if stderr is a terminal.
+    let bar = ProgressBar::no_length();
+    let style = "reading {bar:40} {bytes} of {total_bytes}, {eta} left";
+    ProgressStyle::with_template(style).into_iter().for_each(|style| bar.set_style(style));
+    let began = Instant::now();
+    let read = read(&|done, total| {
+        if began.elapsed() > NOTICEABLE {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    });
+    bar.finish_and_clear();
+    read
 }
 
 /// The first line of text on the newest run, which the command line does not name.

@@ -1,22 +1,20 @@
 //! `vramtrace report`: peak, live memory, refusals and holders of each process, as text, JSON or HTML.
 
-use std::time::{Duration, Instant};
-
-use indicatif::{ProgressBar, ProgressStyle};
+use clap::ValueEnum;
 use vramtrace_reader::analysis::ranks::{self, DeviceFigures, ProcessEnd, ProcessFigures};
 use vramtrace_reader::analysis::steps::Steps;
 use vramtrace_reader::analysis::{
-    Collect, MAX_OPEN_RANGES, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
+    Collect, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
 };
-use vramtrace_reader::report::json;
+use vramtrace_reader::report::json::process::{self as json, ProcessesReport};
 use vramtrace_reader::report::text::{self, ReportOptions};
 use vramtrace_reader::trace::Trace;
-use vramtrace_reader::units::{clean, several, size};
+use vramtrace_reader::units::{several, size};
 
+use super::reading::{heading, show, with_progress};
 use super::select::{DeviceArgs, ProcessArgs, Selected};
 use super::{caveats, moment, page};
-use crate::console::{self, message, print, print_text};
-use crate::error::{DONE, FOUND, Failure, Outcome};
+use crate::error::{Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -83,18 +81,7 @@ enum Finding {
     Live,
 }
 
-/// How many reasons of --fail-on are printed.
-const REASONS: usize = 10;
-
 impl Finding {
-    fn option(self) -> &'static str {
-        match self {
-            Finding::Refusal => "--fail-on refusal",
-            Finding::CutOff => "--fail-on cut-off",
-            Finding::Live => "--fail-on live",
-        }
-    }
-
     /// The message for a process with this finding. `None`: the process does not have it.
     fn reason(self, process: &ProcessFigures) -> Option<String> {
         let name = process.name();
@@ -119,55 +106,40 @@ impl Finding {
     }
 }
 
-impl Args {
-    /// Length of each list in the JSON and the overview.
-    fn entries(&self) -> usize {
-        self.top.unwrap_or(5)
-    }
+/// What was read. A run of several processes has figures of each without its events, from their summaries where possible.
+struct Found {
+    selected: Selected,
+    ranks: Vec<ProcessFigures>,
+    /// `None`: the overview needs only the figures.
+    processes: Option<Vec<Process>>,
 }
 
 pub fn run(args: Args) -> Outcome {
     if args.page.html {
         return page::run(&args.page, &args.processes, !args.no_hints);
     }
-    let mut found = args.processes.open()?;
-    let ranks = match found.traces.len() {
+    let mut selected = args.processes.open()?;
+    let ranks = match selected.traces.len() {
         0 | 1 => Vec::new(),
-        _ => read_ranks(&args, &found.traces)?,
+        _ => read_ranks(&args, &selected.traces)?,
     };
-    let moment = args.at.unwrap_or(Moment::End);
     let is_special = args.json || args.all || args.by.is_some() || args.at.is_some();
-    // The overview needs only the summaries that processes wrote at their end.
     let processes = match ranks.is_empty() || is_special {
-        true => Some(read_processes(&args, &mut found, moment)?),
+        true => Some(read_processes(&args, &mut selected)?),
         false => None,
     };
-    if processes.is_none() {
-        caveats::warn_damage(&found.traces);
-        caveats::warn_tails_in_memory(&found.traces);
-    }
-    let figures = processes.as_ref().map(|all| all.iter().map(ProcessFigures::of).collect());
-    let several = processes.as_ref().is_none_or(|processes| processes.len() > 1);
-    let processes = processes.unwrap_or_default();
-    let read = processes.iter().zip(&found.traces);
-    let parts: Vec<Parts> =
-        read.filter_map(|(process, trace)| Parts::of(args.by?, process, trace)).collect();
-    match args.json {
-        true => print(&as_json(&processes, &ranks, &parts, args.entries())?)?,
-        false => {
-            let ranks = several.then_some(&ranks[..]);
-            print_text(&as_text(&args, &found, (&processes, ranks), &parts, moment))?;
-        }
-    }
-    Ok(status(&args.fail_on, &figures.unwrap_or(ranks)))
+    caveats::warn_damage(&selected.traces);
+    caveats::warn_tails_in_memory(&selected.traces);
+    let found = Found { selected, ranks, processes };
+    let figures: Option<Vec<ProcessFigures>> =
+        found.processes.as_ref().map(|all| all.iter().map(ProcessFigures::of).collect());
+    show([], args.json, json::SCHEMA, || found.facts(&args), || found.text(&args))?;
+    Ok(caveats::status(&reasons(&args.fail_on, figures.as_ref().unwrap_or(&found.ranks))))
 }
 
 /// The processes at the moment, those that are shown one by one with their holders.
-fn read_processes(
-    args: &Args,
-    found: &mut Selected,
-    moment: Moment,
-) -> Result<Vec<Process>, Failure> {
+fn read_processes(args: &Args, found: &mut Selected) -> Result<Vec<Process>, Failure> {
+    let moment = args.moment();
     let in_full = args.json || args.all || found.traces.len() == 1;
     let roles = in_full.then_some(RolesOf::Blocks);
     let steps = args.by == Some(By::Step);
@@ -176,8 +148,6 @@ fn read_processes(
         with_progress(|progress| read_all(&found.traces, moment, collect, progress));
     moment::require_in(&processes, moment, "--at")?;
     caveats::retain_known(&mut processes, &mut found.traces, |one| one.sampled().is_some())?;
-    caveats::warn_damage(&found.traces);
-    caveats::warn_tails_in_memory(&found.traces);
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
     for process in &mut processes {
@@ -193,7 +163,6 @@ fn read_processes(
     Ok(processes)
 }
 
-/// The processes of a run without their events: figures from their summaries where possible.
 fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<ProcessFigures>, Failure> {
     let mut ranks = with_progress(|progress| ranks::read(traces, progress));
     for rank in ranks.iter().filter(|rank| !rank.live_is_known) {
@@ -206,177 +175,120 @@ fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<ProcessFigures>, Fail
     Ok(ranks)
 }
 
-/// The process that ran out of memory first, with its post-mortems.
-fn first_failed(args: &Args, ranks: &[ProcessFigures], traces: &[Trace]) -> Option<Process> {
-    let failed = ranks::failed(ranks);
-    let first = failed.first().filter(|failed| failed.end == ProcessEnd::OutOfMemory)?;
-    let trace = &traces[first.index];
-    let mut process = Process::read(trace, Moment::End);
-    process.look_closer(trace, Wanted { fatal: true, ..Wanted::default() });
-    process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
-    Some(process)
-}
-
-/// Exit status, with the reasons on stderr.
-fn status(wanted: &[Finding], processes: &[ProcessFigures]) -> u8 {
+/// Why the command exits 1.
+fn reasons(wanted: &[Finding], processes: &[ProcessFigures]) -> Vec<String> {
     let found = wanted.iter().flat_map(|finding| {
-        let reason = |process| Some(format!("{}: {}", finding.option(), finding.reason(process)?));
+        let name = finding.to_possible_value().map(|value| value.get_name().to_string());
+        let option = format!("--fail-on {}", name.unwrap_or_default());
+        let reason = move |process| Some(format!("{option}: {}", finding.reason(process)?));
         processes.iter().filter_map(reason)
     });
-    let reasons: Vec<String> = found.collect();
-    reasons.iter().take(REASONS).for_each(|reason| message(format_args!("FAILED: {reason}")));
-    if reasons.len() > REASONS {
-        message(format_args!("FAILED: and {} reasons more", reasons.len() - REASONS));
-    }
-    if reasons.is_empty() { DONE } else { FOUND }
-}
-
-/// Runs `read` with a progress bar on stderr. `read` calls its argument with bytes done and bytes in all.
-pub(super) fn with_progress<R>(read: impl FnOnce(&(dyn Fn(u64, u64) + Sync)) -> R) -> R {
-    let bar = progress_bar();
-    let began = Instant::now();
-    let read = read(&|done, total| {
-        if began.elapsed() > NOTICEABLE {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    });
-    bar.finish_and_clear();
-    read
-}
-
-/// The path of the newest run, if no trace was named.
-fn head(found: &Selected) -> String {
-    found.chosen.as_ref().map_or(String::new(), |chosen| format!("{}\n\n", chosen.display()))
-}
-
-/// The parts of a run, for --by.
-enum Parts {
-    Steps(Steps),
-    Phases(Vec<Phase>),
-}
-
-impl Parts {
-    fn of(by: By, process: &Process, trace: &Trace) -> Option<Parts> {
-        Some(match by {
-            By::Phase => Parts::Phases(phases_of(process, trace)),
-            By::Step => Parts::Steps(process.steps.clone()?),
-        })
-    }
-
-    fn text(&self, process: &Process, full: bool) -> String {
-        match self {
-            Parts::Steps(steps) => text::steps::table(steps, full),
-            Parts::Phases(phases) => {
-                let (before, until_ns) = (process.phases_before(), process.state.history_from_ns);
-                let top = if full { usize::MAX } else { 12 };
-                text::phases::table(phases, &text::phases::before(&before, until_ns, top))
-            }
-        }
-    }
-
-    fn add_to(&self, process: &Process, facts: &mut serde_json::Value) -> Result<(), Failure> {
-        match self {
-            Parts::Steps(steps) => facts["steps"] = serde_json::to_value(steps.facts())?,
-            Parts::Phases(phases) => {
-                facts["phases"] = serde_json::to_value(phases)?;
-                let before = json::process::phases_before(process.phases_before());
-                if !before.is_empty() {
-                    facts["phases_before"] = serde_json::to_value(before)?;
-                }
-            }
-        }
-        Ok(())
-    }
+    found.collect()
 }
 
 fn phases_of(process: &Process, trace: &Trace) -> Vec<Phase> {
     let found = phases(trace, &process.definitions);
-    if found.cut > 0 {
-        message(format_args!(
-            "{}: {} counted only up to the moment when {MAX_OPEN_RANGES} others were open: end them with nvtxRangeEnd or \
-             nvtxRangePop",
-            clean(&trace.path().to_string_lossy()),
-            several(found.cut, "NVTX range"),
-        ));
-    }
+    caveats::warn_cut_phases(trace, found.cut);
     found.phases
 }
 
-/// `parts`: of each process, for --by.
-fn as_json(
-    processes: &[Process],
-    ranks: &[ProcessFigures],
-    parts: &[Parts],
-    top: usize,
-) -> Result<String, Failure> {
-    let mut all = serde_json::to_value(json::process::report(processes, top))?;
-    if !ranks.is_empty() {
-        all["run"] = serde_json::to_value(json::process::run_facts(ranks, top))?;
+impl Args {
+    /// Length of each list in the JSON and the overview.
+    fn entries(&self) -> usize {
+        self.top.unwrap_or(5)
     }
-    for (index, (process, parts)) in processes.iter().zip(parts).enumerate() {
-        parts.add_to(process, &mut all["processes"][index])?;
+
+    fn moment(&self) -> Moment {
+        self.at.unwrap_or(Moment::End)
     }
-    console::json(&all)
+
+    /// The parts of a run, for --by.
+    fn parts(&self, process: &Process, trace: &Trace) -> String {
+        match self.by {
+            None => String::new(),
+            Some(By::Step) => {
+                let table = |steps| text::steps::table(steps, self.full);
+                process.steps.as_ref().map_or(String::new(), table)
+            }
+            Some(By::Phase) => {
+                let (before, until_ns) = (process.phases_before(), process.state.history_from_ns);
+                let top = if self.full { usize::MAX } else { 12 };
+                let before = text::phases::before(&before, until_ns, top);
+                text::phases::table(&phases_of(process, trace), &before)
+            }
+        }
+    }
 }
 
-/// `ranks`: of several processes, which have an overview.
-fn as_text(
-    args: &Args,
-    found: &Selected,
-    (processes, ranks): (&[Process], Option<&[ProcessFigures]>),
-    parts: &[Parts],
-    moment: Moment,
-) -> String {
-    let mut out = head(found);
-    let several = ranks.is_some();
-    let given = args.processes.given();
-    if let Some(ranks) = ranks {
-        let first = first_failed(args, ranks, &found.traces);
-        out.push_str(&text::overview(ranks, first.as_ref(), &given, args.entries()));
+impl Found {
+    fn processes(&self) -> &[Process] {
+        self.processes.as_deref().unwrap_or_default()
     }
-    if !several || args.all {
-        for process in processes {
+
+    fn each(&self) -> impl Iterator<Item = (&Process, &Trace)> {
+        self.processes().iter().zip(&self.selected.traces)
+    }
+
+    /// The process that ran out of memory first, with its post-mortems.
+    fn first_failed(&self, args: &Args) -> Option<Process> {
+        let failed = ranks::failed(&self.ranks);
+        let first = failed.first().filter(|failed| failed.end == ProcessEnd::OutOfMemory)?;
+        let trace = &self.selected.traces[first.index];
+        let mut process = Process::read(trace, Moment::End);
+        process.look_closer(trace, Wanted { fatal: true, ..Wanted::default() });
+        process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
+        Some(process)
+    }
+
+    fn facts(&self, args: &Args) -> ProcessesReport<'_> {
+        let mut report = json::report(self.processes(), args.entries());
+        report.run = json::run_facts(&self.ranks, args.entries());
+        for (facts, (process, trace)) in report.processes.iter_mut().zip(self.each()) {
+            match args.by {
+                None => {}
+                Some(By::Step) => facts.steps = process.steps.as_ref().map(Steps::facts),
+                Some(By::Phase) => {
+                    facts.phases = Some(phases_of(process, trace));
+                    facts.phases_before = json::phases_before(process.phases_before());
+                }
+            }
+        }
+        report
+    }
+
+    fn text(&self, args: &Args) -> String {
+        let mut out = heading(self.selected.chosen.as_deref());
+        let several = self.processes.as_ref().is_none_or(|processes| processes.len() > 1);
+        let given = args.processes.given();
+        if several {
+            let first = self.first_failed(args);
+            out.push_str(&text::overview(&self.ranks, first.as_ref(), &given, args.entries()));
+        }
+        let in_full = if !several || args.all { self.processes() } else { &[] };
+        for process in in_full {
             if several {
                 out.push('\n');
             }
             let top = args.top.unwrap_or(if args.full { 5 } else { 3 });
-            let shown = ReportOptions { top, full: args.full, moment };
+            let shown = ReportOptions { top, full: args.full, moment: args.moment() };
             out.push_str(&match process.sampled() {
                 Some(sampled) => text::sampled::details(process, &sampled, top),
                 None => text::details(process, shown),
             });
         }
-    }
-    for (process, parts) in processes.iter().zip(parts) {
-        if several {
-            out.push_str(&format!("\n{}\n", process.name()));
+        for (process, trace) in self.each().filter(|_| args.by.is_some()) {
+            if several {
+                out.push_str(&format!("\n{}\n", process.name()));
+            }
+            out.push_str(&args.parts(process, trace));
         }
-        out.push_str(&parts.text(process, args.full));
+        if !args.no_hints {
+            let fits = text::fits::hint(&self.selected.traces);
+            out.push_str(&text::layout::section(match several && !args.all {
+                true => text::overview_hints(&self.ranks, &given, fits),
+                false => text::hints(self.processes(), args.full, &given, fits),
+            }));
+        }
+        out
     }
-    let fits = || text::fits::hint(&found.traces);
-    let hints = match ranks.filter(|_| !args.all) {
-        _ if args.no_hints => String::new(),
-        Some(ranks) => text::overview_hints(ranks, &given, fits()),
-        None => text::hints(processes, args.full, &given, fits()),
-    };
-    if !hints.is_empty() {
-        out.push('\n');
-        out.push_str(&hints);
-    }
-    out
-}
-
-/// The progress bar appears after this time.
-const NOTICEABLE: Duration = Duration::from_millis(300);
-
-/// indicatif draws it only if stderr is a terminal.
-fn progress_bar() -> ProgressBar {
-    let bar = ProgressBar::no_length();
-    if let Ok(style) =
-        ProgressStyle::with_template("reading {bar:40} {bytes} of {total_bytes}, {eta} left")
-    {
-        bar.set_style(style);
-    }
-    bar
 }

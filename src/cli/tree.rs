@@ -2,7 +2,7 @@
 
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::tree::Tree;
-use vramtrace_reader::analysis::{Level, MomentFacts, Process, RolesOf, StackClassifier};
+use vramtrace_reader::analysis::{MomentFacts, Process, RolesOf, StackClassifier};
 use vramtrace_reader::facts::ProcessId;
 use vramtrace_reader::report::json::{DeviceTree, TREE, TreeReport};
 use vramtrace_reader::report::text::tree::{TreeOptions, tree};
@@ -10,9 +10,7 @@ use vramtrace_reader::report::wording::gpu_name;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::seconds;
 
-use super::moment::{LevelArgs, MomentArgs};
-use super::reading::{Question, held_at, show};
-use super::select::{DeviceArgs, ProcessArgs};
+use super::reading::{HeldArgs, show};
 use crate::console;
 use crate::error::Outcome;
 
@@ -29,11 +27,7 @@ Examples:
 )]
 pub struct Args {
     #[command(flatten)]
-    processes: ProcessArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    moment: MomentArgs,
+    held: HeldArgs,
     /// What stands above the frames
     #[arg(long, value_enum, default_value = "frame")]
     by: By,
@@ -64,24 +58,17 @@ enum By {
 const COLUMNS: usize = 100;
 
 pub fn run(args: Args) -> Outcome {
-    let MomentArgs { at, level: LevelArgs { given: level } } = args.moment;
-    let roles = (args.by == By::Role).then_some(RolesOf::All);
-    let question = Question { at, option: "--at", level, roles, device: Some(&args.device) };
-    let read = question.ask(args.processes.open()?)?;
-    let all: Vec<DeviceTree> =
-        read.each().flat_map(|(process, trace)| device_trees(process, trace, &args)).collect();
+    let read = args.held.ask((args.by == By::Role).then_some(RolesOf::All))?;
+    let all: Vec<DeviceTree> = read.each().flat_map(|of| device_trees(of, &args)).collect();
     let document = || TreeReport {
-        at: MomentFacts::of(args.moment.at, all.iter().map(|of| of.at_ns)),
+        at: MomentFacts::of(args.held.moment.at, all.iter().map(|of| of.at_ns)),
         devices: &all,
     };
     show(&read.traces, args.json, TREE, document, || text(&all, read.processes.len() > 1, &args))
 }
 
-fn device_trees(process: &Process, trace: &Trace, args: &Args) -> Vec<DeviceTree> {
-    let level = args.moment.level.given.unwrap_or(Level::of(&process.state));
-    let wanted = |device| args.device.includes(device);
-    let by_role = args.by == By::Role;
-    let (who, roles) = held_at((process, trace), (args.moment.at, level), by_role, wanted);
+fn device_trees((process, trace): (&Process, &Trace), args: &Args) -> Vec<DeviceTree> {
+    let (who, roles) = args.held.held((process, trace), args.by == By::Role);
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let tree_of = |device: DeviceId| {
         let mut tree = Tree::new(&classifier, !args.no_fold);
@@ -107,7 +94,7 @@ fn text(all: &[DeviceTree], several: bool, args: &Args) -> String {
         depth: args.depth,
         width: console::width().unwrap_or(COLUMNS),
     };
-    let when = args.moment.at.words();
+    let when = args.held.moment.at.words();
     let one = |of: &DeviceTree| {
         let name = if several { format!("{}, ", of.name) } else { String::new() };
         let heading = format!("{name}{}, {when} ({})", of.root.name, seconds(of.at_ns));

@@ -1,11 +1,11 @@
 //! `vramtrace verify`: checks that the events, sums, addresses and checkpoints of a trace are consistent.
 
 use vramtrace_reader::analysis::verify::{Verification, verify};
-use vramtrace_reader::report::json::{Document, VERIFY, VerifyReport};
+use vramtrace_reader::report::json::{VERIFY, VerifyReport};
 use vramtrace_reader::units::{clean, several};
 
+use super::reading::show;
 use super::select::{ProcessArgs, names};
-use crate::console::{json, print};
 use crate::error::{DONE, FOUND, Outcome};
 
 #[derive(clap::Args)]
@@ -36,19 +36,18 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let selected = args.processes.open()?.traces;
     let traces: Vec<Verification> = selected.iter().map(verify).collect();
-    let holds = traces.iter().all(|found| found.holds);
-    match args.json {
-        true => print(&json(&Document::new(VERIFY, &VerifyReport { holds, traces }, []))?)?,
-        false => {
-            let named = names(&selected).into_iter().zip(&traces);
-            print(
-                &named
-                    .map(|(name, found)| text(&clean(&name), found, args.top))
-                    .collect::<String>(),
-            )?;
-        }
-    }
-    Ok(if holds { DONE } else { FOUND })
+    let report = VerifyReport { holds: traces.iter().all(|found| found.holds), traces };
+    show(
+        [],
+        args.json,
+        VERIFY,
+        || &report,
+        || {
+            let named = names(&selected).into_iter().zip(&report.traces);
+            named.map(|(name, found)| text(&clean(&name), found, args.top)).collect()
+        },
+    )?;
+    Ok(if report.holds { DONE } else { FOUND })
 }
 
 fn text(name: &str, found: &Verification, top: usize) -> String {

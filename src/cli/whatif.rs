@@ -47,29 +47,29 @@ pub struct Args {
     json: bool,
 }
 
+/// The bytes that an option gives.
+pub fn size_of(option: &str, text: &str) -> Result<u64, Failure> {
+    size::parse(text).map_err(|error| Failure::new(format!("{option} {text}: {error}")))
+}
+
+/// A setting of PyTorch's allocator that --conf gives.
+pub fn setting(name: &str) -> Result<(String, Conf), Failure> {
+    let name = if name.trim().is_empty() { "default" } else { name };
+    match Conf::parse(name) {
+        Ok(conf) => Ok((name.to_string(), conf)),
+        Err(error) => Err(Failure::new(format!("--conf \"{name}\": {error}"))),
+    }
+}
+
 pub fn run(args: Args) -> Outcome {
-    let capacities = args
-        .capacity
-        .iter()
-        .map(|text| match size::parse(text) {
-            Ok(bytes) => Ok(Capacity { bytes, origin: Origin::Asked }),
-            Err(error) => Err(Failure::new(format!("--capacity {text}: {error}"))),
-        })
-        .collect::<Result<Vec<Capacity>, Failure>>()?;
+    let capacity =
+        |text: &String| Ok(Capacity { bytes: size_of("--capacity", text)?, origin: Origin::Asked });
+    let capacities = args.capacity.iter().map(capacity).collect::<Result<Vec<_>, Failure>>()?;
     let names: Vec<&str> = match args.conf.is_empty() {
         true => GRID.to_vec(),
         false => args.conf.iter().map(String::as_str).collect(),
     };
-    let confs = names
-        .iter()
-        .map(|name| {
-            let name = if name.trim().is_empty() { "default" } else { name };
-            match Conf::parse(name) {
-                Ok(conf) => Ok((name.to_string(), conf)),
-                Err(error) => Err(Failure::new(format!("--conf \"{name}\": {error}"))),
-            }
-        })
-        .collect::<Result<Vec<(String, Conf)>, Failure>>()?;
+    let confs = names.into_iter().map(setting).collect::<Result<Vec<_>, Failure>>()?;
     let traces = args.processes.open()?.traces;
     let find = |name: &str, trace: &Trace, definitions: &Definitions| {
         if definitions.samples_blocks() {

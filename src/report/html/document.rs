@@ -19,7 +19,8 @@ use crate::analysis::oom::{Advice, AdvisedChange, Oom, PostMortem, UsedSum, advi
 use crate::analysis::roles::Role;
 use crate::analysis::steps::{Step, Steps};
 use crate::analysis::{Places, Process};
-use crate::report::json::{FragFacts, LeaksReport};
+use crate::report::json::process::ProcessesReport;
+use crate::report::json::{Document, FragFacts, LeaksReport};
 use crate::report::shell::quoted;
 use crate::report::{json, text};
 use crate::symbols::Symbols;
@@ -44,7 +45,7 @@ struct Facts<'r> {
     schema: &'static str,
     version: &'static str,
     label: &'r str,
-    report: json::process::ProcessesReport,
+    report: Document<'r, ProcessesReport<'r>>,
     processes: Vec<ProcessPage>,
     fits: Option<PageFits>,
 }
@@ -138,11 +139,12 @@ pub fn write(run: &mut PageRun, out: &mut dyn Write) -> io::Result<()> {
         let pass = section(out, &id, |out| second_pass::run(process, trace, out))?;
         pages.push(process_page(name, process, trace, pass));
     }
+    let report = json::process::report(&run.processes, TOP);
     let facts = Facts {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         label: &run.label,
-        report: json::process::report(&run.processes, TOP),
+        report: Document::new(json::process::SCHEMA, &report, []),
         processes: pages,
         fits: fits(&run.traces),
     };

@@ -16,9 +16,11 @@ use crate::analysis::ranks::{
     merge,
 };
 use crate::analysis::roles::{HeldByRole, Role};
-use crate::analysis::{GroupBy, HeldMemory, Holder, Process, SampledMoment};
-use crate::analysis::{SampledPhase, SleepsFacts};
-use crate::analysis::{TakenBy, outliers, reconcile, taken_by};
+use crate::analysis::steps::StepsFacts;
+use crate::analysis::{
+    GroupBy, HeldMemory, Holder, Phase, Process, SampledMoment, SampledPhase, SleepsFacts, TakenBy,
+    outliers, reconcile, taken_by,
+};
 use crate::replay::history::Sampled;
 use crate::replay::state::{HostSums, Inconsistencies};
 use crate::replay::{DeviceState, InUse, KindSums, OffSpan, RecorderCost, RefusalAt, Sampling};
@@ -28,14 +30,16 @@ pub const SCHEMA: &str = "vramtrace.report/2";
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ProcessesReport {
-    pub schema: &'static str,
-    pub processes: Vec<ProcessFacts>,
+pub struct ProcessesReport<'p> {
+    pub processes: Vec<ProcessFacts<'p>>,
+    /// Only of several processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunFacts>,
 }
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ProcessFacts {
+pub struct ProcessFacts<'p> {
     pub pid: u32,
     pub host: String,
     pub trace: String,
@@ -85,6 +89,15 @@ pub struct ProcessFacts {
     /// Contradictions between events; all 0 in a sound trace.
     pub inconsistencies: Inconsistencies,
     pub damage: Damage,
+    /// With `--by step`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<StepsFacts<'p>>,
+    /// With `--by phase`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phases: Option<Vec<Phase>>,
+    /// The same, of the time whose events were erased; absent where nothing is known of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases_before: Vec<PhasesBeforeFacts>,
 }
 
 #[derive(Debug, Serialize)]
@@ -200,12 +213,12 @@ pub struct RefusalFacts {
 
 /// The document. `top`: the most entries of the lists of live allocations, holders and the driver's own
 /// memory.
-pub fn report(processes: &[Process], top: usize) -> ProcessesReport {
+pub fn report(processes: &[Process], top: usize) -> ProcessesReport<'_> {
     let figures: Vec<ProcessFigures> = processes.iter().map(ProcessFigures::of).collect();
     let odd = outliers(&figures);
     let all = processes.iter().zip(figures).zip(odd);
     let facts = all.map(|((process, figures), odd)| process_facts(process, figures, odd, top));
-    ProcessesReport { schema: SCHEMA, processes: facts.collect() }
+    ProcessesReport { processes: facts.collect(), run: None }
 }
 
 fn process_facts(
@@ -213,7 +226,7 @@ fn process_facts(
     figures: ProcessFigures,
     odd: Option<String>,
     top: usize,
-) -> ProcessFacts {
+) -> ProcessFacts<'_> {
     let header = &process.header;
     let state = &process.state;
     let mut sampled = process.sampled();
@@ -252,6 +265,9 @@ fn process_facts(
         odd,
         inconsistencies: state.inconsistencies,
         damage: Damage::of(&process.damage),
+        steps: None,
+        phases: None,
+        phases_before: Vec::new(),
     }
 }
 
@@ -379,14 +395,14 @@ pub struct RunFacts {
     pub held_at_end: Vec<MergedHolder>,
 }
 
-/// The value of `run`. `top`: the most holders at each moment.
-pub fn run_facts(ranks: &[ProcessFigures], top: usize) -> RunFacts {
-    RunFacts {
+/// The value of `run`. `top`: the most holders at each moment. `None`: there are no ranks.
+pub fn run_facts(ranks: &[ProcessFigures], top: usize) -> Option<RunFacts> {
+    (!ranks.is_empty()).then(|| RunFacts {
         cards: cards(ranks),
         imbalance: imbalance(ranks),
         held_at_peaks: held(ranks, SummaryMoment::Peak, top),
         held_at_end: held(ranks, SummaryMoment::End, top),
-    }
+    })
 }
 
 /// The merged holders of all processes at a moment.

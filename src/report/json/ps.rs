@@ -7,7 +7,6 @@ pub const SCHEMA: &str = "vramtrace.ps/1";
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PsReport {
-    pub schema: &'static str,
     pub processes: Vec<LiveProcessFacts>,
     pub groups: Vec<GroupFacts>,
 }
