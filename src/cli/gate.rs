@@ -62,10 +62,8 @@ impl Gate {
             ));
         }
         let rules = suppressions(args.suppressions.as_deref())?;
-        let json = match &args.json {
-            Some(path) => Some(RecordsFile::new(path, args.suppressions.as_deref())?),
-            None => None,
-        };
+        let records = |path: &PathBuf| RecordsFile::new(path, args.suppressions.as_deref());
+        let json = args.json.as_ref().map(records).transpose()?;
         Ok(Some(Gate { args, rules, json }))
     }
 

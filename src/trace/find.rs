@@ -27,13 +27,16 @@ const MOST_LOOKS: usize = 100_000;
 /// How many files with the same problem are named.
 const NAMED: usize = 10;
 
-/// What can be read.
-const GIVE: &str = "give a trace (.vtrace), a run's directory, or a PyTorch memory snapshot";
-
-fn why(source: &OpenError) -> String {
+/// Why a file that was named is not read, and what can be.
+fn why_not(source: &OpenError) -> String {
+    const GIVE: &str = "give a trace (.vtrace), a run's directory, or a PyTorch memory snapshot";
     match source {
-        OpenError::Io(error) if error.kind() == ErrorKind::NotFound => "no such file".into(),
-        other => other.to_string(),
+        OpenError::Io(error) if error.kind() == ErrorKind::NotFound => {
+            format!("no such file: {GIVE}")
+        }
+        OpenError::Io(error) if error.kind() == ErrorKind::PermissionDenied => error.to_string(),
+        OpenError::Format(Error::NewerMajor { .. }) => source.to_string(),
+        other => format!("{other}: {GIVE}"),
     }
 }
 
@@ -43,7 +46,7 @@ pub enum TraceError {
     #[error("{}: {source}", .path.display())]
     Open { path: PathBuf, source: OpenError },
     /// The file was named.
-    #[error("{}: {}: {GIVE}", .path.display(), why(.source))]
+    #[error("{}: {}", .path.display(), why_not(.source))]
     Given { path: PathBuf, source: OpenError },
     #[error("{}: cannot be read as a directory: {source}", .path.display())]
     Directory { path: PathBuf, source: std::io::Error },
@@ -141,18 +144,8 @@ fn some(mut lines: Vec<String>, what: &str) -> Vec<String> {
     lines
 }
 
-/// Opens a file that was named.
 fn open(path: &Path) -> Result<Trace, TraceError> {
-    open::open(path).map_err(|source| {
-        let path = path.to_path_buf();
-        match &source {
-            OpenError::Io(error) if error.kind() == ErrorKind::PermissionDenied => {
-                TraceError::Open { path, source }
-            }
-            OpenError::Format(Error::NewerMajor { .. }) => TraceError::Open { path, source },
-            _ => TraceError::Given { path, source },
-        }
-    })
+    open::open(path).map_err(|source| TraceError::Given { path: path.to_path_buf(), source })
 }
 
 /// Loads the newest run in a directory; the empty path is the working directory.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, and_more, bars, caution, line, paint, section};
 use super::stack::{called_from, frames, lead};
-use crate::analysis::leaks::{KeptReason, Leak, Leaks, Pooled, Verdict};
+use crate::analysis::leaks::{KeptReason, Leak, Leaks, Verdict};
 use crate::analysis::{Level, MergedLeak, NamedStack, merge_leaks, pool_hint};
 use crate::report::names;
 use crate::report::wording::{self, gpu_name};
@@ -235,11 +235,6 @@ fn kept_words(why: KeptReason) -> &'static str {
     }
 }
 
-fn pool_words(of: &Pooled) -> String {
-    let what = if of.free { "kept free" } else { "kept" };
-    format!("{what} by {} in its pool", clean(&of.library))
-}
-
 /// The memory that is held and is no leak.
 fn no_leak(found: &Leaks, full: bool) -> Vec<String> {
     let mut lines = Vec::new();
@@ -255,7 +250,8 @@ fn no_leak(found: &Leaks, full: bool) -> Vec<String> {
         lines.push(of_bytes(kept.bytes, format!("{why} ({stacks}{largest})")));
     }
     for pooled in &found.pooled {
-        let mut words = pool_words(pooled);
+        let what = if pooled.free { "kept free" } else { "kept" };
+        let mut words = format!("{what} by {} in its pool", clean(&pooled.library));
         if let Some(rate) = pooled.rate {
             let hint = pool_hint(&pooled.library)
                 .unwrap_or("a trace with its blocks separates a leak from fragmentation");
