@@ -65,6 +65,11 @@ pub fn seconds_or_null<S: Serializer>(ns: &Option<u64>, to: S) -> Result<S::Ok, 
     ns.map(|ns| ns as f64 / 1e9).serialize(to)
 }
 
+/// A part from 0 to 1, to four digits.
+pub fn part(of: u64, whole: u64) -> f64 {
+    (of as f64 / whole.max(1) as f64 * 10_000.0).round() / 10_000.0
+}
+
 /// Millionths as a share.
 pub fn share<S: Serializer>(millionths: &u32, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(f64::from(*millionths) / 1e6)
@@ -85,7 +90,7 @@ pub fn switched_by<S: Serializer>(by: &SwitchedBy, to: S) -> Result<S::Ok, S::Er
 
 /// The facts of a device, in a list of devices.
 #[derive(Serialize)]
-#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema), schemars(rename = "{F}OfDevice"))]
 pub struct OfDevice<F> {
     #[serde(serialize_with = "ordinal")]
     #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]

@@ -74,7 +74,7 @@ pub struct Args {
     /// Print one line
     #[arg(long, conflicts_with = "json")]
     short: bool,
-    /// Print JSON (schema vramtrace.fits/1)
+    /// Print JSON (schema vramtrace.fits/2)
     #[arg(long)]
     json: bool,
 }

@@ -39,7 +39,7 @@ pub struct Args {
     /// How many holders to list of each device
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
-    /// Print JSON (schema vramtrace.frag/1)
+    /// Print JSON (schema vramtrace.frag/2)
     #[arg(long)]
     json: bool,
 }

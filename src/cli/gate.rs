@@ -36,7 +36,7 @@ pub struct Args {
     /// For --fail-on-leak: a file with patterns of leaks that are known and accepted
     #[arg(long, value_name = "FILE", requires = "fail_on_leak")]
     suppressions: Option<PathBuf>,
-    /// Append what was found to this file as JSON lines (schema vramtrace.run/2): one for each process, one for the job
+    /// Append what was found to this file as JSON lines (schema vramtrace.run/3): one for each process, one for the job
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

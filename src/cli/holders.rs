@@ -40,7 +40,7 @@ pub struct Args {
     /// Show every frame
     #[arg(long)]
     full: bool,
-    /// Facts for programs (schema vramtrace.holders/1), all holders
+    /// Facts for programs (schema vramtrace.holders/2), all holders
     #[arg(long)]
     json: bool,
 }

@@ -57,7 +57,7 @@ pub struct Args {
     /// Show every frame
     #[arg(long)]
     full: bool,
-    /// Facts for programs (schema vramtrace.leaks/1), all leaks
+    /// Facts for programs (schema vramtrace.leaks/2), all leaks
     #[arg(long)]
     json: bool,
 }

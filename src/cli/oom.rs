@@ -52,7 +52,7 @@ pub struct Args {
     /// Show every frame, and files with their whole path
     #[arg(long)]
     full: bool,
-    /// Print JSON (schema vramtrace.oom/1)
+    /// Print JSON (schema vramtrace.oom/2)
     #[arg(long)]
     json: bool,
 }
@@ -97,7 +97,7 @@ impl ProcessRead {
     }
 
     fn refusals(&self) -> ProcessRefusals<'_> {
-        ProcessRefusals::of(&self.trace, &self.found, &self.end)
+        ProcessRefusals::of(&self.trace, &self.definitions, &self.found, &self.end)
     }
 
     fn not_reported(&self) -> Vec<NotReported> {

@@ -26,7 +26,7 @@ use crate::live_processes::process::{self, LiveProcess};
     after_help = "Examples:\n  vramtrace ps\n  vramtrace ps --json | jq '.processes[].pid'"
 )]
 pub struct Args {
-    /// As JSON, schema vramtrace.ps/1
+    /// As JSON, schema vramtrace.ps/2
     #[arg(long)]
     json: bool,
 }
@@ -51,7 +51,7 @@ fn over_cap(counted: u64, cap: Option<u64>) -> u64 {
 
 fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
     let devices = process.devices.iter().map(|device| LiveDeviceFacts {
-        ordinal: (device.ordinal != u8::MAX).then_some(device.ordinal),
+        device: (device.ordinal != u8::MAX).then_some(device.ordinal),
         uuid: uuid::text(&device.uuid, false),
         live_bytes: device.live,
         peak_bytes: device.peak,
@@ -86,7 +86,7 @@ fn site_facts(site: &LiveSite) -> SiteFacts {
     SiteFacts {
         device: (site.ordinal != u8::MAX).then_some(site.ordinal),
         bytes: site.bytes,
-        allocations: site.count,
+        count: site.count,
         library: (!site.library.is_empty()).then(|| clean(&site.library)),
         level: if site.of_framework { "tensor" } else { "driver" },
         stack: site.stack.0,
@@ -144,7 +144,7 @@ fn text(report: &PsReport) -> String {
             };
             table.row([
                 std::mem::take(&mut pid),
-                device.ordinal.map_or("?".into(), |ordinal| format!("cuda:{ordinal}")),
+                device.device.map_or("?".into(), |ordinal| format!("cuda:{ordinal}")),
                 gib(device.live_bytes),
                 gib(device.peak_bytes),
                 gib(device.counted_bytes),

@@ -50,7 +50,7 @@ pub struct Args {
     /// Show what memory did in each step of a training, or in each phase that the program marked
     #[arg(long, value_enum, value_name = "PARTS")]
     by: Option<By>,
-    /// Facts for programs (schema vramtrace.report/2)
+    /// Facts for programs (schema vramtrace.report/3)
     #[arg(long)]
     json: bool,
     /// Leave out the commands to run next, and where the page is

@@ -131,7 +131,7 @@ fn setting(processes: &[Process], traces: &[Trace]) -> Result<(String, u64), Str
     // The first process to fail is often the cause that others end, but each must go on with the setting.
     let fits = |fatal: &PostMortem| {
         let tried = fatal.remedy.as_ref().map_or(&[][..], |remedy| &remedy.settings);
-        tried.iter().any(|it| it.conf == conf && it.fits && it.compatible)
+        tried.iter().any(|it| it.name == conf && it.fits() && it.forbidden.is_none())
     };
     let parsed = Conf::parse(&conf).unwrap_or_default();
     let works = |process: &Process, recorded: &[Recorded]| {

@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn only_lines_of_a_run_are_appended_to() {
-        assert!(is_record(br#"{"record":"job","schema":"vramtrace.run/2","passed":true}"#));
+        assert!(is_record(br#"{"record":"job","schema":"vramtrace.run/3","passed":true}"#));
         assert!(is_record(br#"{"schema":"vramtrace.run/3"}"#), "of a newer version");
         for other in
-            [&b"{"[..], b"", b"import sys", br#"{"schema":"vramtrace.oom/1"}"#, b"[1]", b"\xFF"]
+            [&b"{"[..], b"", b"import sys", br#"{"schema":"vramtrace.oom/2"}"#, b"[1]", b"\xFF"]
         {
             assert!(!is_record(other), "{}", String::from_utf8_lossy(other));
         }

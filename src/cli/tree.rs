@@ -40,7 +40,7 @@ pub struct Args {
     /// How many levels of branches to show
     #[arg(long, value_name = "N", default_value_t = 24)]
     depth: usize,
-    /// Facts for programs (schema vramtrace.tree/1), all nodes
+    /// Facts for programs (schema vramtrace.tree/2), all nodes
     #[arg(long)]
     json: bool,
 }

@@ -28,7 +28,7 @@ pub struct Args {
     /// How many violations to list of each trace
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// Print JSON (schema vramtrace.verify/1)
+    /// Print JSON (schema vramtrace.verify/2)
     #[arg(long)]
     json: bool,
 }

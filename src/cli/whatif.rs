@@ -42,7 +42,7 @@ pub struct Args {
     /// A card or a cap, e.g. 24GiB; may be repeated [default: the cap in force and the card]
     #[arg(long, value_name = "SIZE")]
     capacity: Vec<String>,
-    /// Print JSON (schema vramtrace.whatif/1)
+    /// Print JSON (schema vramtrace.whatif/2)
     #[arg(long)]
     json: bool,
 }

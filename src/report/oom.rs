@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use serde::Serialize;
-use vramtrace_format::{DeviceId, Header};
+use vramtrace_format::Header;
 
 use crate::analysis::oom::{Explained, Oom, OomsFound};
+use crate::analysis::ranks::DeviceFigures;
 use crate::analysis::whatif::Origin;
 use crate::analysis::{NamedStack, StackClassifier};
 use crate::facts::{self, ProcessId};
-use crate::replay::{DeviceState, InUse, State};
+use crate::replay::{DeviceState, State};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -90,38 +91,32 @@ pub struct ProcessRefusals<'r> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceRefusals<'r> {
-    #[serde(rename = "ordinal", serialize_with = "facts::ordinal")]
-    #[cfg_attr(test, schemars(with = "Option<u8>"))]
-    pub id: DeviceId,
-    pub refusals: u64,
+    #[serde(flatten)]
+    pub figures: DeviceFigures,
     pub absorbed: u64,
     /// Requests that passed a cap which only warns.
-    pub warned: u64,
+    pub would_have_refused: u64,
     ooms: u64,
-    peak_bytes: u64,
     /// NVML's highest reading.
     peak_process_bytes: Option<u64>,
-    /// The memory at the peak, split.
-    #[cfg_attr(test, schemars(with = "crate::replay::InUseFacts"))]
-    in_use_at_peak: InUse,
-    cap_bytes: Option<u64>,
     #[serde(skip)]
     pub state: &'r DeviceState,
 }
 
 impl<'r> ProcessRefusals<'r> {
-    pub fn of(trace: &'r Trace, found: &OomsFound, end: &'r State) -> ProcessRefusals<'r> {
+    pub fn of(
+        trace: &'r Trace,
+        definitions: &Definitions,
+        found: &OomsFound,
+        end: &'r State,
+    ) -> ProcessRefusals<'r> {
         let used = end.devices.iter().filter(|(_, device)| device.was_used());
         let devices = used.map(|(id, state)| DeviceRefusals {
-            id: *id,
-            refusals: state.refused(),
+            figures: DeviceFigures::of_state(*id, state, definitions),
             absorbed: found.refusals.get(id).copied().unwrap_or(0),
-            warned: state.warned,
+            would_have_refused: state.warned,
             ooms: found.ooms.iter().filter(|oom| oom.device == *id).count() as u64,
-            peak_bytes: state.peak.bytes,
             peak_process_bytes: state.peak_sample.and_then(|at| at.sample.process_bytes),
-            in_use_at_peak: state.peak.in_use,
-            cap_bytes: state.cap_bytes,
             state,
         });
         let (header, running) = (trace.header(), trace.is_running());

@@ -188,7 +188,7 @@ fn scattered_small_blocks_are_named_as_what_holds_the_pages() {
 fn json_keeps_its_schema() {
     let processes = [process(&training())];
     let value: Value = serde_json::to_value(json::report(&processes, 2)).unwrap();
-    assert_eq!(value["schema"], "vramtrace.report/2");
+    assert_eq!(value["schema"], "vramtrace.report/3");
     let process = &value["processes"][0];
     for key in [
         "pid",
@@ -196,7 +196,7 @@ fn json_keeps_its_schema() {
         "trace",
         "command",
         "rank",
-        "started",
+        "started_unix_s",
         "duration_s",
         "ended_in_order",
         "history_from_s",
@@ -211,7 +211,7 @@ fn json_keeps_its_schema() {
     assert_eq!(process["host"], "node7");
     assert_eq!(process["command"], json!(["python3", "train.py", "--big"]));
     assert_eq!(process["rank"], Value::Null);
-    assert_eq!(process["started"], "2026-01-01T00:00:00Z");
+    assert_eq!(process["started_unix_s"], 1767225600.0);
     assert_eq!(process["duration_s"], 10.0);
     assert_eq!(process["ended_in_order"], true);
     assert_eq!(process["history_from_s"], 0.0);
@@ -220,7 +220,7 @@ fn json_keeps_its_schema() {
     assert_eq!(process["host_pinned"]["peak_bytes"], 64 * MIB);
     let device = &process["devices"][0];
     for key in [
-        "ordinal",
+        "device",
         "uuid",
         "name",
         "total_bytes",
@@ -264,7 +264,7 @@ fn json_keeps_its_schema() {
         }
     }
     assert_eq!(device["by_kind"]["imported"]["live_bytes"], 512 * MIB);
-    assert_eq!(device["refusals"][0]["by"], "cap");
+    assert_eq!(device["refusals"][0]["refused_by"], "cap");
 }
 
 #[test]
@@ -414,12 +414,14 @@ fn json_has_the_level_of_pytorch() {
     assert_eq!(torch["disagreements"], 0);
     assert!((torch["fragmentation"].as_f64().unwrap() - (1.0 - 134.0 / 164.0)).abs() < 1e-9);
     let oom = &torch["out_of_memory"];
-    assert_eq!((&oom["cause"], &oom["cap_bytes"]), (&json!("fragmentation"), &json!(256 * MIB)));
+    assert_eq!((&oom["cause"], &oom["limit_bytes"]), (&json!("fragmentation"), &json!(256 * MIB)));
     assert_eq!((&oom["at_s"], &oom["size_bytes"]), (&json!(10.0), &json!(40 * MIB)));
-    assert_eq!(oom["largest_free_block_bytes"], 20 * MIB);
-    assert_eq!(oom["segments_pinned"], 3);
-    assert_eq!(oom["fix"], "expandable_segments:True");
-    assert!(oom["smallest_capacity_bytes"].as_u64() > Some(256 * MIB));
+    assert_eq!(oom["torch"]["largest_free_block_bytes"], 20 * MIB);
+    assert_eq!(oom["torch"]["segments_pinned"], 3);
+    assert_eq!(oom["advice"][0]["conf"], "expandable_segments:True");
+    let in_force = |setting: &&Value| setting["in_force"] == true;
+    let now = oom["settings"].as_array().unwrap().iter().find(in_force).unwrap();
+    assert!(now["smallest_capacity_bytes"].as_u64() > Some(256 * MIB));
     // Without recorded blocks, the key `torch` is absent.
     let value: Value = serde_json::to_value(json::report(&[process(&training())], 2)).unwrap();
     let device = &value["processes"][0]["devices"][0];

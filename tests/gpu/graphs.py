@@ -28,8 +28,8 @@ def by_line(check, trace, file):
             for taken in device["driver_bytes_by"]:
                 if taken["cause"] != "graphs":
                     continue
-                frames = [taken.get("caller"), taken.get("lead")]
-                line = next((f["line"] for f in frames if f and (f.get("file") or "").endswith(file)), None)
+                frames = [taken["frames"][at] for at in (taken["caller"], taken["lead"]) if at is not None]
+                line = next((f["line"] for f in frames if (f.get("file") or "").endswith(file)), None)
                 if line is None:
                     unknown += taken["bytes"] / MIB
                 else:

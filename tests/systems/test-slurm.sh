@@ -111,7 +111,7 @@ has "$two" 'it["runs"] == 2 and it["processes"] == 2'
 # A file that the job made up: nothing of it but numbers and words is taken, and nothing through a link.
 link=$(job link 'ln -s /etc/passwd "$VRAM_RECORDS"')
 [ -z "$link" ] || failed "the comment of a link is $link"
-forged=$(job forged 'echo "{\"schema\":\"vramtrace.run/2\",\"record\":\"job\",\"processes\":1e400,\"refused\":\"x\",\"first_failure\":{\"ended\":\"; reboot\"}}" > "$VRAM_RECORDS"')
+forged=$(job forged 'echo "{\"schema\":\"vramtrace.run/3\",\"record\":\"job\",\"processes\":1e400,\"refused\":\"x\",\"first_failure\":{\"ended\":\"; reboot\"}}" > "$VRAM_RECORDS"')
 has "$forged" 'it["runs"] == 1 and it["refused"] == 0 and "failed" not in it'
 # The comment of the user stays.
 own=$(job own 'vramtrace run --simulate --json "$VRAM_RECORDS" python3 train.py 4' '--comment={"mine":1}')

@@ -38,7 +38,7 @@ function loader(facts: Facts): (index: number) => Promise<Model[]> {
     if (there) return there;
     const made = loadStream(index).then((stream) => {
       const [page, of] = [facts.processes[index], facts.report.processes[index]];
-      const listed = of.devices.map((device) => device.ordinal ?? 255);
+      const listed = of.devices.map((device) => device.device ?? 255);
       const devices = listed.length ? listed : [...new Set(page.owners.map((owner) => owner[2]))];
       return (devices.length ? devices : [0]).map((device) => new Model(stream, page, of, device));
     });

@@ -52,7 +52,7 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
       const top = await tab.evaluate(() => { const { model } = window.vramtrace.page; return model.top(model.peak); });
       assert.equal(top, device.in_use_at_peak.headline_bytes, `${name}: the headline`);
       if (name !== "plain.vtrace") {
-        const sum = json("holders", path).holders.filter((held) => held.device === device.ordinal).reduce((all, held) => all + held.bytes, 0);
+        const sum = json("holders", path).holders.filter((held) => held.device === device.device).reduce((all, held) => all + held.bytes, 0);
         assert.equal(total, sum);
       }
       const status = tab.locator(".timeline .status");
@@ -61,7 +61,7 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
         await tab.evaluate((ns) => window.vramtrace.store.set({ pin: window.vramtrace.probe().at(ns) }), Math.floor(Number(seconds) * 1e9));
         await settled(tab);
         await same(seconds, `at ${seconds}`);
-        const at = json("report", path, "--at", seconds).processes[0].devices.find((one) => one.ordinal === device.ordinal);
+        const at = json("report", path, "--at", seconds).processes[0].devices.find((one) => one.device === device.device);
         const shown = Number(await status.getAttribute("data-top"));
         assert.equal(shown, at.process_bytes ?? at.live_bytes + at.context_bytes, `nvidia-smi's figure at ${seconds}`);
       }

@@ -36,7 +36,7 @@ test("the failure is pinned, and its figures are those of `oom` in the verdict, 
     assert.equal(parts.reduce((sum, one) => sum + one, 0), truth.used_bytes);
     const part = (what) => truth.used.find((one) => one.what === what).bytes;
     assert.deepEqual(parts.slice(0, 3), [part("tensors"), part("torch_cache"), part("context")]);
-    assert.equal(Number(await tab.locator(".largest .free").getAttribute("data-bytes")), truth.torch.free_bytes);
+    assert.equal(Number(await tab.locator(".largest .free").getAttribute("data-bytes")), truth.torch.free_in_segments_bytes);
     const held = await tab.locator(".largest li").evaluateAll((all) => all.map((one) => Number(one.dataset.bytes)));
     const holders = truth.holders.filter((one) => one.frames[0]?.function !== "PyTorch cache (free)");
     assert.deepEqual(held, holders.slice(0, 5).map((one) => one.bytes));

@@ -50,7 +50,7 @@ struct Facts<'r> {
     fits: Option<PageFits>,
 }
 
-const SCHEMA: &str = "vramtrace.page/2";
+const SCHEMA: &str = "vramtrace.page/3";
 
 /// Which batch fits, where marks name two batches or lengths.
 #[derive(Serialize)]

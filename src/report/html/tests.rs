@@ -49,7 +49,7 @@ fn the_page_is_closed_to_networks_and_holds_facts_and_columns() {
     }
     let facts = facts(&page);
     let process = &facts["processes"][0];
-    assert_eq!(facts["schema"], "vramtrace.page/2");
+    assert_eq!(facts["schema"], "vramtrace.page/3");
     // 4 rounds of 4 blocks, and the block for which the cache released a segment.
     assert_eq!(process["blocks"], 17);
     assert_eq!(process["memory"], 7);

@@ -20,14 +20,14 @@ use crate::report::oom::{ListedOom, ProcessRefusals};
 use crate::trace::{DamageFound, Trace};
 
 pub const DIFF: &str = "vramtrace.diff/1";
-pub const FITS: &str = "vramtrace.fits/1";
-pub const FRAG: &str = "vramtrace.frag/1";
-pub const HOLDERS: &str = "vramtrace.holders/1";
-pub const LEAKS: &str = "vramtrace.leaks/1";
-pub const OOM: &str = "vramtrace.oom/1";
-pub const TREE: &str = "vramtrace.tree/1";
-pub const VERIFY: &str = "vramtrace.verify/1";
-pub const WHATIF: &str = "vramtrace.whatif/1";
+pub const FITS: &str = "vramtrace.fits/2";
+pub const FRAG: &str = "vramtrace.frag/2";
+pub const HOLDERS: &str = "vramtrace.holders/2";
+pub const LEAKS: &str = "vramtrace.leaks/2";
+pub const OOM: &str = "vramtrace.oom/2";
+pub const TREE: &str = "vramtrace.tree/2";
+pub const VERIFY: &str = "vramtrace.verify/2";
+pub const WHATIF: &str = "vramtrace.whatif/2";
 
 /// A document: the name of its schema, facts, and the damage of the traces that they are of. Events in these ranges are
 /// missing.
@@ -152,6 +152,7 @@ impl FragFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HoldersReport {
+    #[serde(flatten)]
     pub at: MomentFacts,
     /// `driver`, or `tensor`: blocks of PyTorch's cache in place of its segments.
     pub level: Level,
@@ -170,21 +171,21 @@ pub struct HoldersReport {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PeakWithoutHolders {
-    pid: u32,
+    #[serde(flatten)]
+    process: ProcessId,
     #[serde(serialize_with = "facts::ordinal")]
     #[cfg_attr(test, schemars(with = "Option<u8>"))]
     device: DeviceId,
     bytes: u64,
-    #[serde(rename = "seconds", serialize_with = "facts::seconds")]
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
     #[cfg_attr(test, schemars(with = "f64"))]
     time_ns: u64,
 }
 
 /// The value of `not_known` for one process.
 pub fn not_known(process: &Process, who: &NamedHoldings) -> Vec<PeakWithoutHolders> {
-    let pid = process.header.pid;
     let peaks = who.live.not_known.iter().map(|(device, peak)| PeakWithoutHolders {
-        pid,
+        process: ProcessId::of(&process.header),
         device: *device,
         bytes: peak.bytes,
         time_ns: peak.time_ns,
@@ -234,6 +235,7 @@ pub struct OomsReport<'r> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TreeReport<'t> {
+    #[serde(flatten)]
     pub at: MomentFacts,
     pub devices: &'t [DeviceTree],
 }

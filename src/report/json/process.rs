@@ -1,16 +1,15 @@
-//! `report --json`: schema `vramtrace.report/2`. Keys may be added, none is renamed or removed.
-//! Changed since version 1: `by` of a refusal has the names of [`vramtrace_format::RefusedBy`].
+//! `report --json`: schema `vramtrace.report/3`. Keys may be added, none is renamed or removed.
 //! Bytes are integers. Times are seconds since the start of the process's trace.
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind, SummaryMoment};
 
-use super::Damage;
+use super::{Damage, ProcessHead};
 use crate::analysis::engine_use::{EngineUse, engine_use};
 use crate::analysis::fits::marked_batches;
+use crate::analysis::oom::LimitFacts;
 use crate::analysis::ranks::{
     Card, DeviceFigures, Imbalance, MergedHolder, ProcessFigures, cards, holders_of, imbalance,
     merge,
@@ -23,10 +22,10 @@ use crate::analysis::{
 };
 use crate::replay::history::Sampled;
 use crate::replay::state::{HostSums, Inconsistencies};
-use crate::replay::{DeviceState, InUse, KindSums, OffSpan, RecorderCost, RefusalAt, Sampling};
+use crate::replay::{DeviceState, KindSums, OffSpan, RecorderCost, RefusalAt, Sampling};
 use crate::report::wording;
 
-pub const SCHEMA: &str = "vramtrace.report/2";
+pub const SCHEMA: &str = "vramtrace.report/3";
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -40,18 +39,12 @@ pub struct ProcessesReport<'p> {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessFacts<'p> {
-    pub pid: u32,
-    pub host: String,
-    pub trace: String,
+    #[serde(flatten)]
+    pub head: ProcessHead,
     /// The size of the trace file, without erased windows (holes).
     pub trace_bytes: u64,
     pub command: Vec<String>,
-    pub rank: Option<u32>,
-    pub started: String,
-    pub duration_s: f64,
     pub ended_in_order: bool,
-    /// On one device or more, the last request of the run failed.
-    pub ended_out_of_memory: bool,
     /// The process was running when the trace was read.
     pub running: bool,
     /// Earlier events are not in the file.
@@ -122,9 +115,6 @@ pub struct DeviceFacts {
     /// tell.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases_at_peak: Vec<SampledPhase>,
-    /// The memory at that moment, split.
-    #[cfg_attr(test, schemars(with = "crate::replay::InUseFacts"))]
-    pub in_use_at_peak: InUse,
     pub process_bytes: Option<u64>,
     /// NVML's highest reading.
     pub peak_process_bytes: Option<u64>,
@@ -139,7 +129,7 @@ pub struct DeviceFacts {
     /// Bytes that NVML shows beyond allocations and contexts.
     pub unattributed_bytes: Option<i64>,
     /// The part of `unattributed_bytes` that cuCtxSetLimit took: local memory of a larger stack, heaps.
-    pub limit_bytes: Option<u64>,
+    pub context_limits_bytes: Option<u64>,
     /// `unattributed_bytes` by what the driver allocated them for. The parts add up to it.
     pub driver_bytes: Option<BTreeMap<&'static str, i64>>,
     /// The lines of code whose calls made the driver allocate it, largest first.
@@ -204,11 +194,9 @@ pub struct RefusalFacts {
     pub api: String,
     pub kind: Option<&'static str>,
     pub size_bytes: u64,
-    pub by: &'static str,
+    #[serde(flatten)]
+    pub limit: LimitFacts,
     pub result: i32,
-    pub counted_bytes: u64,
-    pub cap_bytes: Option<u64>,
-    pub driver_free_bytes: Option<u64>,
 }
 
 /// The document. `top`: the most entries of the lists of live allocations, holders and the driver's own
@@ -235,16 +223,10 @@ fn process_facts(
     }
     ProcessFacts {
         sampled,
-        pid: header.pid,
-        host: header.host.clone(),
-        trace: process.trace.to_string_lossy().into_owned(),
+        head: ProcessHead::of(&figures),
         trace_bytes: process.trace_bytes,
         command: header.command.clone(),
-        rank: header.rank,
-        started: started(header.start_unix_ns),
-        duration_s: seconds(figures.last_ns),
         ended_in_order: figures.ended_in_order,
-        ended_out_of_memory: figures.failed_ns.is_some(),
         running: process.running,
         history_from_s: seconds(state.history_from_ns),
         sampled_before: process.erased_time(),
@@ -285,7 +267,6 @@ fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> Device
         cap_warn_bytes: device.soft_limit,
         cap_warn_crossings: device.soft_crossings,
         phases_at_peak: process.phases_at_peak(id, device),
-        in_use_at_peak: device.peak.in_use,
         process_bytes,
         peak_process_bytes: sampled_peak.max(process_bytes).filter(|bytes| *bytes > 0),
         live_allocations: figures.live_allocations,
@@ -295,7 +276,7 @@ fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> Device
         would_have_refused: device.warned,
         context_bytes: sum.map_or(device.context_bytes, |sum| sum.parts.contexts),
         unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),
-        limit_bytes: sum.map(|sum| sum.limit_bytes),
+        context_limits_bytes: sum.map(|sum| sum.limit_bytes),
         driver_bytes: sum.map(|sum| sum.driver_bytes_by_name()),
         driver_bytes_by: taken_by(device, &process.definitions, names.as_ref(), top),
         requested_live_bytes: device.requested_bytes,
@@ -350,21 +331,13 @@ fn refusal_facts(process: &Process, at: &RefusalAt) -> RefusalFacts {
         api: process.definitions.site_api_name(refused.site),
         kind: at.kind.map(|kind| kind.name()),
         size_bytes: refused.size,
-        by: refused.by.name(),
+        limit: LimitFacts::of(refused),
         result: refused.result,
-        counted_bytes: refused.counted,
-        cap_bytes: (refused.limit > 0).then_some(refused.limit),
-        driver_free_bytes: (refused.driver_free > 0).then_some(refused.driver_free),
     }
 }
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
-}
-
-/// A time in RFC 3339, UTC.
-fn started(unix_ns: u64) -> String {
-    Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
 }
 
 /// A device in the time whose events were erased.

@@ -1,8 +1,8 @@
-//! `ps --json`: schema `vramtrace.ps/1`.
+//! `ps --json`: schema `vramtrace.ps/2`.
 
 use serde::Serialize;
 
-pub const SCHEMA: &str = "vramtrace.ps/1";
+pub const SCHEMA: &str = "vramtrace.ps/2";
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -35,7 +35,7 @@ pub struct LiveProcessFacts {
 pub struct SiteFacts {
     pub device: Option<u8>,
     pub bytes: u64,
-    pub allocations: u64,
+    pub count: u64,
     /// The library that called the driver.
     pub library: Option<String>,
     /// `driver`, or `tensor`: blocks of PyTorch's cache.
@@ -47,7 +47,7 @@ pub struct SiteFacts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LiveDeviceFacts {
-    pub ordinal: Option<u8>,
+    pub device: Option<u8>,
     pub uuid: String,
     pub live_bytes: u64,
     pub peak_bytes: u64,

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
-use crate::analysis::oom::PostMortem;
+use crate::analysis::oom::{Oom, OomAnswer, PostMortem};
 use crate::analysis::{Level, Process};
 use crate::replay::DeviceState;
 use crate::report::segments::SegmentCounts;
@@ -43,23 +43,14 @@ pub struct TorchFacts {
     pub out_of_memory: Option<FatalFacts>,
 }
 
+/// A failure, with the keys of `oom --json`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FatalFacts {
-    pub at_s: f64,
-    /// The size of the requested block.
-    pub size_bytes: u64,
-    /// `fragmentation`, `cap`, `bad_cap`, `card`, `mps`, `cgroup`, `torch` (its own limit) or `unknown`.
-    pub cause: &'static str,
-    pub cap_bytes: Option<u64>,
-    pub allocated_bytes: u64,
-    pub reserved_bytes: u64,
-    pub free_in_segments_bytes: u64,
-    pub largest_free_block_bytes: u64,
-    pub segments_pinned: u64,
-    /// A PYTORCH_CUDA_ALLOC_CONF with which the replayed run fits.
-    pub fix: Option<String>,
-    pub smallest_capacity_bytes: Option<u64>,
+    #[serde(flatten)]
+    pub oom: Oom,
+    #[serde(flatten)]
+    pub answer: OomAnswer,
 }
 
 /// The value of `torch`. `None`: no blocks were recorded.
@@ -92,18 +83,7 @@ pub(super) fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Op
         frees: cache.frees,
         outside_bytes: cache.outside,
         disagreements: cache.disagreements,
-        out_of_memory: fatal.map(|fatal| FatalFacts {
-            at_s: s(fatal.oom.time_ns),
-            size_bytes: fatal.oom.size,
-            cause: fatal.cause.name(),
-            cap_bytes: fatal.oom.refusal.map(|at| at.refused.limit).filter(|limit| *limit > 0),
-            allocated_bytes: fatal.cache.allocated_bytes,
-            reserved_bytes: fatal.cache.reserved_bytes,
-            free_in_segments_bytes: fatal.cache.free_bytes,
-            largest_free_block_bytes: fatal.cache.largest_hole_bytes,
-            segments_pinned: fatal.cache.segments_pinned,
-            fix: fatal.remedy.as_ref().and_then(|it| Some(it.fix.as_ref()?.0.clone())),
-            smallest_capacity_bytes: fatal.remedy.as_ref().and_then(|it| it.as_it_is),
-        }),
+        out_of_memory: fatal
+            .map(|fatal| FatalFacts { oom: fatal.oom.clone(), answer: OomAnswer::of(fatal) }),
     })
 }

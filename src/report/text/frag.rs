@@ -14,7 +14,7 @@ pub fn text(name: &str, frag: &Frag, header: &Header, at: Moment, top: usize) ->
         Moment::Peak => "when it reserved most".into(),
         other => other.words(),
     };
-    let time = frag.at_ns.map(|ns| format!(" ({})", seconds(ns))).unwrap_or_default();
+    let time = frag.moment.at_ns.map(|ns| format!(" ({})", seconds(ns))).unwrap_or_default();
     let name = paint(BOLD, &clean(name));
     let mut out = format!("{name}  GPU {}  PyTorch's cache {when}{time}\n", frag.device.0);
     out.push_str(&sums(frag));
@@ -27,8 +27,8 @@ pub fn text(name: &str, frag: &Frag, header: &Header, at: Moment, top: usize) ->
             gib(frag.peak_allocated_bytes)
         ));
     }
-    if let Some(from) = frag.from_ns {
-        let from = seconds(from);
+    if frag.history_from_ns > 0 {
+        let from = seconds(frag.history_from_ns);
         let text = format!("Note: the history before {from} is gone: earlier peaks are not known.");
         out.push_str(&line(2, DIM, &text));
     }
@@ -54,10 +54,10 @@ fn sums(frag: &Frag) -> String {
     let usual = [(&frag.large, "large"), (&frag.small, "small")].into_iter().filter_map(usual);
     let usual = usual.collect::<Vec<_>>().join(", ");
     row("  unusable", frag.unusable_bytes, format!("pieces below the usual request: {usual}"));
-    if let Some(asked) = frag.out_of_memory_bytes {
-        let when = frag.at_ns.map(|_| format!(" at {}", seconds(frag.out_of_memory_ns)));
+    if let Some(oom) = frag.out_of_memory {
+        let when = frag.moment.at_ns.map(|_| format!(" at {}", seconds(oom.time_ns)));
         let when = when.unwrap_or_default();
-        let what = format!("{}: a request that got nothing{when}", size(asked));
+        let what = format!("{}: a request that got nothing{when}", size(oom.size));
         table.row(["asked".into(), String::new(), what]);
     }
     table.render()

@@ -188,7 +188,7 @@ pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
     for merged in all.iter().take(top) {
         let (leaks, leak) = shown(found, merged);
         out.push_str(&section(leak_section(leaks, leak, full)));
-        let places = &merged.in_processes;
+        let places = &merged.processes;
         let who = match places.len() == found.len() {
             true => format!("in all {}", count(found.len() as u64)),
             false => format!("in {}", named(places.iter().map(|of| &found[of.process]))),

@@ -130,13 +130,13 @@ fn card_table(cards: &[Card], processes: &[ProcessFigures]) -> String {
         };
         let (users, at) = (count(card.users.len() as u64), card.peak_unix_ns.saturating_sub(first));
         let [peak, peaks, live] =
-            [card.peak_bytes, card.sum_of_peaks_bytes, card.live_bytes].map(gib);
+            [card.most_bytes, card.sum_of_peaks_bytes, card.live_bytes].map(gib);
         table.row([uuid, name, users, peak, seconds(at), peaks, live]);
     }
     let mut out = section(table.render());
     if let [.., lowest] = &cards[cards.len().min(CARDS)..] {
         let more = several((cards.len() - CARDS) as u64, "card");
-        let text = format!("and {more} more, the lowest with {}", gib(lowest.peak_bytes));
+        let text = format!("and {more} more, the lowest with {}", gib(lowest.most_bytes));
         out.push_str(&line(2, DIM, &text));
     }
     out

@@ -8,7 +8,7 @@ use super::layout::{DIM, Table, WARN, line, paint_if, section};
 use super::process::ReportOptions;
 use super::stack::words;
 use crate::analysis::sleeps::ResidentPart;
-use crate::analysis::{CodeLine, Process, SleepFacts, StayedFacts};
+use crate::analysis::{NamedStack, Process, SleepFacts, StayedFacts};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 use crate::units::{clean, count, seconds, several, size};
 
@@ -31,7 +31,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
             Some(ended) => seconds(ended.saturating_sub(sleep.began_ns)),
             None => "not back".into(),
         };
-        let by = unmapped_by.first().map_or(String::new(), |by| place(&by.line));
+        let by = unmapped_by.first().map_or(String::new(), |by| place(&by.stack));
         let by = match unmapped_by.len() {
             2.. if !by.is_empty() => format!("{by} and {} more", unmapped_by.len() - 1),
             _ => by,
@@ -74,10 +74,10 @@ fn names(rest: &StayedFacts) -> (String, String) {
         ResidentPart::Reserves(Kind::Graph) => "graphs, reserved beyond them",
         ResidentPart::Reserves(_) => "pools, free in them",
         ResidentPart::Blocks(FREE_CACHE) => FREE_CACHE_NAME,
-        ResidentPart::Driver(cause, _) => return (cause.words().into(), place(&rest.line)),
+        ResidentPart::Driver(cause, _) => return (cause.words().into(), place(&rest.stack)),
         ResidentPart::Blocks(_) | ResidentPart::Memory(_) => {
             let library = clean(rest.library.as_deref().unwrap_or("?"));
-            return (library, place(&rest.line));
+            return (library, place(&rest.stack));
         }
     };
     (name.into(), String::new())
@@ -85,9 +85,9 @@ fn names(rest: &StayedFacts) -> (String, String) {
 
 /// `attention.py:12 forward < train.py:41 main`: the line of code, and the program's line that called
 /// it if that is another.
-fn place(line: &CodeLine) -> String {
-    match (&line.lead, &line.caller) {
-        (None, _) => line.why_empty.to_string(),
+fn place(stack: &NamedStack) -> String {
+    match (stack.lead(), stack.caller()) {
+        (None, _) => stack.why_no_frames().unwrap_or_default().to_string(),
         (Some(lead), Some(caller)) => format!("{} < {}", words(lead, false), words(caller, false)),
         (Some(lead), None) => words(lead, false),
     }

@@ -99,11 +99,11 @@ fn takers(process: &Process, device: &DeviceState, top: usize) -> String {
     let titles = ["taken by the driver", "for", "library", "by", ""];
     let mut table = Table::titled(4, "rlllL", &titles);
     for taken in large {
-        let place = taken.line.lead.map(|frame| match frame.line {
+        let place = taken.stack.lead().map(|frame| match frame.line {
             Some(line) => format!("{}:{line}", base_name(&frame.file)),
             None => shorten(&clean(&frame.function), NAME_WIDTH),
         });
-        let name = taken.name.map(|name| shorten(&clean(&name), NAME_WIDTH));
+        let name = taken.needed_for.map(|name| shorten(&clean(&name), NAME_WIDTH));
         let what = [place, name].into_iter().flatten().collect::<Vec<_>>().join("  ");
         let library = clean(taken.library.as_deref().unwrap_or("?"));
         table.row([size(taken.bytes), taken.cause.replace('_', " "), library, taken.api, what]);

@@ -11,7 +11,7 @@ pub fn text(name: &str, prediction: &Prediction) -> String {
     let mut out = format!(
         "{}  GPU {}  {}  recorded under {}\n",
         paint(BOLD, &clean(name)),
-        prediction.ordinal.0,
+        prediction.device.0,
         several(prediction.allocations, "allocation"),
         clean(prediction.in_force.as_deref().unwrap_or("default"))
     );
@@ -19,8 +19,8 @@ pub fn text(name: &str, prediction: &Prediction) -> String {
         out.push_str(&format!(
             "{} at {}: a request of {} got nothing; replayed up to it and with it\n",
             paint(BAD, "ended out of memory"),
-            seconds(oom.at_ns),
-            size(oom.asked_bytes)
+            seconds(oom.time_ns),
+            size(oom.size)
         ));
     }
     out.push_str(&section(table(prediction)));

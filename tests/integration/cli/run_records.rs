@@ -65,7 +65,7 @@ fn a_job_has_a_line_and_each_of_its_processes() {
     let all = lines(&scratch);
     let records: Vec<&str> = all.iter().map(|line| line["record"].as_str().unwrap()).collect();
     assert_eq!(records, ["process", "process", "job"]);
-    assert!(all.iter().all(|line| line["schema"] == "vramtrace.run/2" && line["job"] == "77"));
+    assert!(all.iter().all(|line| line["schema"] == "vramtrace.run/3" && line["job"] == "77"));
     assert!(all.iter().all(|line| line["run"] == all[2]["run"]));
     let (second, device) = (&all[1], &all[1]["devices"][0]);
     has(second, json!({ "rank": 1, "ended": "in_order", "source": "events" }));

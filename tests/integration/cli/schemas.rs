@@ -94,14 +94,14 @@ fn every_document_of_the_kept_traces_is_what_its_schema_says() {
     }
     for (name, least) in [
         ("vramtrace.diff/1", 40),
-        ("vramtrace.report/2", 40),
-        ("vramtrace.holders/1", 30),
-        ("vramtrace.leaks/1", 20),
-        ("vramtrace.oom/1", 20),
-        ("vramtrace.frag/1", 5),
-        ("vramtrace.whatif/1", 10),
-        ("vramtrace.fits/1", 3),
-        ("vramtrace.verify/1", 20),
+        ("vramtrace.report/3", 40),
+        ("vramtrace.holders/2", 30),
+        ("vramtrace.leaks/2", 20),
+        ("vramtrace.oom/2", 20),
+        ("vramtrace.frag/2", 5),
+        ("vramtrace.whatif/2", 10),
+        ("vramtrace.fits/2", 3),
+        ("vramtrace.verify/2", 20),
     ] {
         let seen = checker.seen.get(name).copied().unwrap_or(0);
         assert!(seen >= least, "{name}: {seen} documents");
@@ -120,7 +120,7 @@ fn run_doctor_and_ps_are_what_their_schemas_say() {
     }
     let lines = std::fs::read_to_string(scratch.0.join("found.json")).unwrap();
     lines.lines().for_each(|line| checker.check("run", line.as_bytes()));
-    assert_eq!(checker.seen["vramtrace.run/2"], 4);
+    assert_eq!(checker.seen["vramtrace.run/3"], 4);
     let capped = "doctor --json --simulate --cap 0=8GiB,7=1GiB python3 train.py";
     for line in ["doctor --json", capped] {
         checker.check(line, &scratch.run(line).stdout);

@@ -23,7 +23,7 @@ fn a_cap_that_only_warns_refuses_nothing_and_tells_all() {
     assert_eq!(device["would_have_refused"], 5, "{device:#}");
     let refusals = device["refusals"].as_array().unwrap();
     assert_eq!(refusals.len(), 5);
-    assert!(refusals.iter().all(|one| one["result"] == 0 && one["cap_bytes"] == 1024 * MIB));
+    assert!(refusals.iter().all(|one| one["result"] == 0 && one["limit_bytes"] == 1024 * MIB));
     let all = warned.scratch.text("report . --full");
     assert!(all.contains("only warns") && all.contains("would refuse"), "{all}");
     let none = warned.scratch.text("oom .");

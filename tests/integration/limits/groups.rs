@@ -90,8 +90,8 @@ fn two_members_share_what_one_could_take() {
     let (a, b) = (a.end(), b.end());
     assert_eq!(device(&a)["cap_bytes"], 3072 * MIB);
     has(device(&b), json!({ "cap_bytes": null, "group_cap_bytes": null }));
-    assert_eq!(device(&b)["refusals"][0]["by"], "group");
-    assert_eq!(device(&b)["refusals"][0]["cap_bytes"], 4096 * MIB);
+    assert_eq!(device(&b)["refusals"][0]["refused_by"], "group");
+    assert_eq!(device(&b)["refusals"][0]["limit_bytes"], 4096 * MIB);
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_larger_stack_is_out_of_the_groups_budget() {
     assert_eq!(b.result(&format!("a {rest}")), 0);
     assert_eq!((a.result("a 1"), b.result("a 1")), (2, 2));
     let (a, b) = (a.end(), b.end());
-    assert_eq!(device(&a)["limit_bytes"], STACK * MIB);
-    assert_eq!(device(&b)["refusals"][0]["by"], "group");
+    assert_eq!(device(&a)["context_limits_bytes"], STACK * MIB);
+    assert_eq!(device(&b)["refusals"][0]["refused_by"], "group");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn the_report_leads_to_what_nvidia_smi_shows() {
 fn what_a_larger_stack_took_is_named() {
     let run = run("stack", Setup::simulated().preload());
     let taken = 3960u64 << 20;
-    has(&run.device(), json!({ "unattributed_bytes": taken, "limit_bytes": taken }));
+    has(&run.device(), json!({ "unattributed_bytes": taken, "context_limits_bytes": taken }));
     let text = run.scratch.text("report . --full");
     assert!(text.contains("3.87 GiB  local memory"), "{text}");
     assert!(text.contains("0 B  unattributed"), "{text}");

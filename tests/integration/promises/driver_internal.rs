@@ -72,7 +72,7 @@ fn names_of_marks_without_end_leave_a_kernel_its_name() {
     assert_eq!((&run.stderr, run.notes()), (&format!("vramtrace: {line}\n"), vec![line.into()]));
     let device = run.device();
     let by = device["driver_bytes_by"].as_array().unwrap();
-    assert!(by.iter().any(|taken| taken["name"] == "deep"), "{by:#?}");
+    assert!(by.iter().any(|taken| taken["needed_for"] == "deep"), "{by:#?}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn who_made_it_take_memory_is_reported() {
     let run = run_until_read("launch deep kernel streams");
     let device = run.device();
     let by = device["driver_bytes_by"].as_array().unwrap();
-    let deep = by.iter().find(|taken| taken["name"] == "deep");
+    let deep = by.iter().find(|taken| taken["needed_for"] == "deep");
     let (bytes, cause) = (THREADS * 1_024, "local_memory");
     has(deep.unwrap(), json!({ "bytes": bytes, "api": "cuLaunchKernel", "cause": cause }));
     assert_eq!(by[0]["cause"], cause, "the largest comes first");
@@ -98,7 +98,7 @@ fn who_made_it_take_memory_is_reported() {
 fn a_larger_stack_is_local_memory_and_kernels_below_it_take_none() {
     let device = run("stack deep", Setup::simulated().preload()).device();
     took(&device, &[("local_memory", THREADS * 3_072), ("modules", 2 * MIB)]);
-    assert_eq!(device["limit_bytes"], THREADS * 3_072);
+    assert_eq!(device["context_limits_bytes"], THREADS * 3_072);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn each_device_has_its_own_driver_memory() {
     let process = run("launch streams second deep", setup).only_report();
     let device = |ordinal: u64| {
         let mut devices = process["devices"].as_array().unwrap().iter();
-        devices.find(|device| device["ordinal"] == ordinal).unwrap()
+        devices.find(|device| device["device"] == ordinal).unwrap()
     };
     took(device(0), &[("modules", 2 * MIB), ("streams", 6 * MIB)]);
     took(device(1), &[("local_memory", THREADS * 1_024), ("modules", 2 * MIB)]);

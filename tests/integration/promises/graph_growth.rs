@@ -28,8 +28,8 @@ fn taken(run: &Run) -> Vec<(String, Option<String>, u64)> {
     let by = report["devices"][0]["driver_bytes_by"].as_array().unwrap().clone();
     let function = |taken: &Value| {
         let lines = ["leaking_line", "other_line", "leaking_stream"];
-        let frames = [&taken["lead"]["function"], &taken["caller"]["function"]];
-        let known = frames.into_iter().filter_map(Value::as_str);
+        let at = ["lead", "caller"].into_iter().filter_map(|role| taken[role].as_u64());
+        let known = at.filter_map(|at| taken["frames"][at as usize]["function"].as_str());
         known.into_iter().find(|name| lines.contains(name)).map(String::from)
     };
     by.iter()

@@ -26,7 +26,7 @@ fn a_run_that_ended_out_of_memory_did_so_at_every_moment() {
         let report = scratch.text(&format!("report t.vtrace --at {at}"));
         assert!(report.contains("ended    torch.OutOfMemoryError"), "{at}: {report}");
         let document = scratch.json(&format!("report t.vtrace --at {at}"));
-        assert_eq!(document["processes"][0]["ended_out_of_memory"], true, "{at}");
+        assert_eq!(document["processes"][0]["ended"], "out_of_memory", "{at}");
     }
     let report = scratch.text("report t.vtrace --at 2");
     assert!(report.contains("of this moment, but for the curves: they are of the whole run"));

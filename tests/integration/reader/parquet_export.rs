@@ -226,7 +226,7 @@ fn totals_are_those_of_the_report() {
                 summary.iter().filter(|row| row.int("device").is_some()).count()
             );
             for device in devices {
-                let ordinal = device["ordinal"].as_u64();
+                let ordinal = device["device"].as_u64();
                 let row = summary.iter().find(|row| row.int("device") == ordinal).unwrap();
                 for figure in [
                     "peak_bytes",

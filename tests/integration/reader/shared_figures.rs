@@ -74,7 +74,7 @@ fn the_peak_is_the_same_in_every_command() {
         let (words, oom_words) = (text(&["report"], path), text(&["oom"], path));
         let process = &report["processes"][0];
         for device in rows(&process["devices"]) {
-            let here = |of: &&Value| of["ordinal"] == device["ordinal"];
+            let here = |of: &&Value| of["device"] == device["device"];
             let at_peak = &device["in_use_at_peak"];
             let part = |name: &str| number(&at_peak[format!("{name}_bytes")]);
             let recorded = part("allocated") + part("free_in_cache") + part("beside_cache");
@@ -98,7 +98,7 @@ fn the_peak_is_the_same_in_every_command() {
             // The holders are those of the report, and have what is allocated and reserved.
             let Some(holders) = &holders else { continue };
             let all = || {
-                let here = |of: &&Value| of["device"] == device["ordinal"];
+                let here = |of: &&Value| of["device"] == device["device"];
                 rows(&holders["holders"]).filter(here)
             };
             assert_eq!(held(all()), held(rows(&device["holders"]["at_peak"])), "{name}");
@@ -113,7 +113,7 @@ fn the_peak_is_the_same_in_every_command() {
         }
         let Some(frag) = frag else { continue };
         for device in rows(&frag["devices"]) {
-            let of = rows(&process["devices"]).find(|of| of["ordinal"] == device["ordinal"]);
+            let of = rows(&process["devices"]).find(|of| of["device"] == device["device"]);
             let torch = &of.unwrap_or_else(|| panic!("{name}: {device}"))["torch"];
             for figure in ["peak_reserved_bytes", "peak_allocated_bytes"] {
                 assert_eq!(device[figure], torch[figure], "{name}");

@@ -229,12 +229,13 @@ fn the_report_tells_what_slept_and_what_stayed() {
     let report = slept.run.only_report();
     let sleeps = &report["devices"][0]["sleeps"];
     assert_eq!(sleeps["count"], CYCLES, "what is unmapped to be freed is no sleep");
+    let lead = |of: &Value| of["frames"][of["lead"].as_u64().unwrap() as usize]["function"].clone();
     for sleep in sleeps["sleeps"].as_array().unwrap() {
         assert_eq!(sleep["asleep_bytes"], 216 * MIB, "{sleep:#}");
         let unmapped = &sleep["unmapped_by"];
         assert_eq!(sum(unmapped, "bytes"), 216 * MIB);
         let mut by = unmapped.as_array().unwrap().iter();
-        assert!(by.all(|by| by["lead"]["function"] == "put_to_sleep"), "{sleep:#}");
+        assert!(by.all(|by| lead(by) == "put_to_sleep"), "{sleep:#}");
         assert!(sleep["ended_s"].as_f64().unwrap() > sleep["began_s"].as_f64().unwrap());
     }
     let stayed = |at: usize| sleeps["sleeps"][at]["stayed_bytes"].as_u64().unwrap();
@@ -244,7 +245,7 @@ fn the_report_tells_what_slept_and_what_stayed() {
     let grown: Vec<&Value> = all.filter(|one| one["growth_bytes_per_sleep"] != 0).collect();
     assert_eq!(grown.len(), 1, "{grown:#?}");
     assert_eq!(grown[0]["growth_bytes_per_sleep"], 16 * MIB);
-    assert_eq!(grown[0]["lead"]["function"], "growing_line");
+    assert_eq!(lead(grown[0]), "growing_line");
     let text = slept.run.text("report --full");
     for part in ["asleep 20 times", "stayed while asleep", "+16.00 MiB", "put_to_sleep"] {
         assert!(text.contains(part), "{part}: {text}");

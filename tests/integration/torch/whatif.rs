@@ -22,7 +22,7 @@ fn json_answers_two_settings_and_a_capacity_and_bad_input_is_said() {
         "whatif",
         &[
             &of(0, &["conf", "peak_reserved_bytes"]),
-            &of(1, &["conf", "fits", "at_capacity.0.fits"]),
+            &of(1, &["conf", "at_capacity.0.fits"]),
             "whatif text",
             "whatif no-such-file",
             "whatif x --capacity 24",
@@ -36,9 +36,9 @@ fn json_answers_two_settings_and_a_capacity_and_bad_input_is_said() {
 fn a_snapshot_with_a_refused_request_is_replayed_up_to_it() {
     let json = with("torch_snapshot_2.11.pickle.gz").json("whatif torch_snapshot_2.11.pickle.gz");
     let device = &json["devices"][0];
-    assert_eq!(device["out_of_memory"]["asked_bytes"], 1u64 << 50);
+    assert_eq!(device["out_of_memory"]["size_bytes"], 1u64 << 50);
     assert_eq!(device["settings"][0]["smallest_capacity_bytes"], serde_json::Value::Null);
-    assert_eq!(device["settings"][0]["compatible"], true);
+    assert_eq!(device["settings"][0]["forbidden"], serde_json::Value::Null);
 }
 
 /// A snapshot has neither the cap nor the card: what PyTorch had reserved before is within its limit.

@@ -255,8 +255,7 @@ export class Model {
   }
 
   get deviceFacts() {
-    const ordinal = this.device === 255 ? null : this.device;
-    return this.facts.devices.find((device) => device.ordinal === ordinal);
+    return this.facts.devices.find(({ device }) => (device ?? 255) === this.device);
   }
 
   /** Is what was live at this moment in the trace? */

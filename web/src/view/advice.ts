@@ -15,8 +15,8 @@ export class AdviceView implements View {
   draw(): void {
     const { model } = this.page;
     const { page } = model;
-    const here = <T extends { ordinal: number | null }>(all: T[]) => all.filter((one) => (one.ordinal ?? 255) === model.device);
-    const leaks = page.leaks.filter((leak) => (leak.device ?? 255) === model.device);
+    const here = <T extends { device: number | null }>(all: T[]) => all.filter((one) => (one.device ?? 255) === model.device);
+    const leaks = here(page.leaks);
     const tries = model.failure?.tries ?? [];
     const { fits } = this.page.facts;
     fill(

@@ -2,7 +2,7 @@
 
 import { el, fill } from "../base/dom.ts";
 import { clean, count, seconds, size } from "../base/units.ts";
-import { endOf } from "./header.ts";
+import { dateOf, endOf } from "./header.ts";
 import type { Page, View } from "./page.ts";
 
 export class FactsView implements View {
@@ -18,7 +18,7 @@ export class FactsView implements View {
       ["trace", facts.trace],
       ["command", facts.command.join(" ")],
       ["host", `${facts.host}, pid ${facts.pid}${facts.rank === null ? "" : `, rank ${facts.rank}`}`],
-      ["started", facts.started],
+      ["started", dateOf(facts.started_unix_s)],
       ["duration", seconds(facts.duration_s * 1e9)],
       ["ended", endOf(facts, model.page) || "not recorded"],
       ["events", count(facts.events)],
@@ -26,7 +26,7 @@ export class FactsView implements View {
     if (device) {
       const torch = device.torch;
       rows.push(
-        ["device", `GPU ${device.ordinal ?? "?"} ${device.name}${device.total_bytes === null ? "" : `, ${size(device.total_bytes)}`}`],
+        ["device", `GPU ${device.device ?? "?"} ${device.name}${device.total_bytes === null ? "" : `, ${size(device.total_bytes)}`}`],
         ["peak of driver allocations", `${size(device.peak_bytes)} at ${seconds(device.peak_at_s * 1e9)}`],
         ["live at the end", `${size(device.live_bytes)}`],
         ["allocations", `${count(device.allocations)}, ${count(device.frees)} frees`],

@@ -33,8 +33,8 @@ export function titleOf(model: Model, label: string): string {
   return clean(`${program}: ${size(model.top(model.peak))}`, 100);
 }
 
-export function dateOf(started: string): string {
-  const at = new Date(started);
+export function dateOf(unixS: number): string {
+  const at = new Date(unixS * 1e3);
   return Number.isNaN(at.getTime()) || at.getTime() === 0 ? "" : `${at.toISOString().slice(0, 16).replace("T", " ")} UTC`;
 }
 
@@ -56,7 +56,7 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
   const end = endOf(model.facts, model.page);
   // Of an imported trace only the number is known.
   const product = device && device.total_bytes !== null ? device.name : "";
-  const gpu = device ? `${device.ordinal === null ? "GPU ?" : `GPU ${device.ordinal}`} ${product}`.trim() : "";
+  const gpu = device ? `${device.device === null ? "GPU ?" : `GPU ${device.device}`} ${product}`.trim() : "";
   const command = model.facts.command.join(" ");
   const part = (name: string, text: string, title = "") => (text ? el("span", { class: name, text: clean(text, 160), title: clean(title, 300) }) : null);
   fill(
@@ -72,7 +72,7 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
       : null,
     part("gpu", gpu),
     part("dim host", model.facts.host),
-    part("dim date", dateOf(model.facts.started)),
+    part("dim date", dateOf(model.facts.started_unix_s)),
     part("dim ran", model.page.has_times ? `ran ${duration(model.facts.duration_s * 1e9)}` : ""),
     part(model.page.failures.length || end.startsWith("not in order") ? "end bad" : "end", end && `ended ${end}`),
     part("command", command || facts.label, facts.label),

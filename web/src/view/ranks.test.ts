@@ -11,7 +11,7 @@ test("those that stand out are named with the reason, and only they", () => {
 });
 
 test("processes that ran hours apart begin at 0 each, those that ran together where they did", () => {
-  const at = (time: string) => `2026-11-21T${time}Z`;
+  const at = (time: string) => Date.parse(`2026-11-21T${time}Z`) / 1e3;
   const minutes = (n: number) => n * 60e9;
   expect(begins([at("08:00:00"), at("08:00:30")], [minutes(5), minutes(5)])).toEqual({ late: [0, 30e9], together: true });
   expect(begins([at("08:00:00"), at("11:00:00")], [minutes(5), minutes(5)])).toEqual({ late: [0, 0], together: false });

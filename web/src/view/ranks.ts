@@ -25,8 +25,8 @@ function highest(model: Model, from: number, to: number): number {
 
 /** When each of some processes began, after the first of them, in ns. Processes that did not run at the same time
  * are drawn from their own beginnings: on one axis each would be a pixel wide. */
-export function begins(started: string[], lasted: number[]): { late: number[]; together: boolean } {
-  const at = started.map((one) => Date.parse(one) * 1e6);
+export function begins(started: number[], lasted: number[]): { late: number[]; together: boolean } {
+  const at = started.map((one) => one * 1e9);
   const first = Math.min(...at);
   const late = at.map((one) => Math.max(0, one - first) || 0);
   const longest = Math.max(...lasted);
@@ -115,7 +115,7 @@ export class Ranks implements View {
     }
     const { page } = this;
     const all = this.models;
-    const started = all.map((one) => page.facts.report.processes[one.process].started);
+    const started = all.map((one) => page.facts.report.processes[one.process].started_unix_s);
     const { late, together } = begins(started, all.map((one) => one.model.endNs));
     const end = Math.max(...all.map((one, n) => one.model.endNs + late[n]));
     const curves = all.map((one, n) => {

@@ -31,7 +31,7 @@ export class Strip implements View {
     this.cells = page.facts.processes.map((one, which) => {
       const facts = page.facts.report.processes[which];
       const first = one.failures.reduce((least, { at_s: at }) => Math.min(least, at), Infinity);
-      const began = Date.parse(facts.started) / 1e3 || 0;
+      const began = facts.started_unix_s;
       const killed = one.imported_from === null && !facts.ended_in_order && !facts.running && one.failures.length === 0;
       return { which, facts, page: one, failed: first === Infinity ? null : began + first, killed };
     });

@@ -152,7 +152,7 @@ export class Verdict implements View {
     const top = model.top(model.peak);
     const word = model.hasProcessFigure ? "in nvidia-smi" : "recorded";
     const card = device.total_bytes === null ? "" : ` of the card's ${size(device.total_bytes)}`;
-    const gpu = device.ordinal === null ? "an unknown GPU" : `GPU ${device.ordinal}`;
+    const gpu = device.device === null ? "an unknown GPU" : `GPU ${device.device}`;
     const words: HTMLElement[] = [
       el("h2", { text: `Peak: ${size(top)} ${word} on ${gpu} at ${seconds(model.time[model.peak])}` }),
       row("USED", usedBar({ ...partsAt(model, at), bytes: top, limit: device.total_bytes, asked: 0, word: word + card })),

@@ -93,7 +93,7 @@ pub struct RecordedRun {
     pub steps: usize,
     #[serde(serialize_with = "facts::number")]
     #[cfg_attr(feature = "schemas", schemars(with = "u8"))]
-    pub ordinal: DeviceId,
+    pub device: DeviceId,
     pub card: Option<String>,
     /// null: the trace does not contain it.
     pub setting: Option<String>,
@@ -215,7 +215,7 @@ impl Recording {
             batches: self.values_of(searched),
             values: self.values().into_iter().map(|at| self.varied.numbers(at)).collect(),
             steps: self.steps(),
-            ordinal: of.device,
+            device: of.device,
             card: self.card.clone(),
             setting: of.in_force.variable().map(|(_, text)| text.to_string()),
             peak_allocated_bytes: of.peak_allocated,

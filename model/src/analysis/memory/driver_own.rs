@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use vramtrace_format::{Cause, SiteId};
 
-use super::classifier::{CodeLine, StackClassifier};
+use super::classifier::{NamedStack, StackClassifier};
 use super::moment::Level;
 use crate::replay::{DeviceState, InUse, Originator};
 use crate::symbols::demangle;
@@ -97,14 +97,13 @@ pub struct TakenBy {
     pub bytes: u64,
     /// As in `driver_bytes`.
     pub cause: &'static str,
-    /// The function of the call that took the most of it. `name`, `lead` and `caller` are of the same
-    /// call.
+    /// The function of the call that took the most of it. `needed_for` and the frames are of the same call.
     pub api: String,
-    /// The kernel, variable or file that needed it.
-    pub name: Option<String>,
+    /// The kernel, variable or file.
+    pub needed_for: Option<String>,
     pub library: Option<String>,
     #[serde(flatten)]
-    pub line: CodeLine,
+    pub stack: NamedStack,
 }
 
 /// The name of a holder of memory that the driver took: `graphs: train.py:41 capture`.
@@ -142,18 +141,18 @@ pub fn taken_by(
     }
     all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let named = |(of, bytes): (Originator, u64)| {
-        let (library, line) = classifier.map_or_else(Default::default, |classifier| {
+        let (library, stack) = classifier.map_or_else(Default::default, |classifier| {
             let roles = classifier.roles(of.stack);
             let library = classifier.library_name(&roles).map(str::to_string);
-            (library, CodeLine::of(classifier, of.stack, &roles))
+            (library, classifier.named_by(of.stack, &roles))
         });
         TakenBy {
             bytes,
             cause: of.cause.name(),
             api: definitions.site_api_name(of.site),
-            name: definitions.text(of.name).map(demangle),
+            needed_for: definitions.text(of.name).map(demangle),
             library,
-            line,
+            stack,
         }
     };
     all.into_iter().take(top).map(named).collect()

@@ -16,7 +16,7 @@ pub mod sleeps;
 pub mod tree;
 
 pub use allocation_sizes::AllocationSizes;
-pub use classifier::{CodeLine, FrameRoles, NamedStack, StackClassifier};
+pub use classifier::{FrameRoles, NamedStack, StackClassifier};
 pub use driver_own::{Basis, Reconciled, TakenBy, reconcile, taken_by, with_cause};
 pub use frames::{Layer, Places, is_dispatch, pool_hint};
 pub use holders::{GroupBy, Holder, sum_of};

@@ -108,15 +108,16 @@ impl Moment {
 }
 
 /// A moment in a document.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct MomentFacts {
     /// `peak`, `peak-allocated`, `end`, `oom`, `time`, `step` (its peak) or `step-end`.
+    #[serde(rename = "at")]
     pub label: &'static str,
     /// Since the start of the trace; null where the moment differs between devices or processes.
-    #[serde(rename = "seconds", serialize_with = "facts::seconds_or_null")]
+    #[serde(rename = "at_s", serialize_with = "facts::seconds_or_null")]
     #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
-    at_ns: Option<u64>,
+    pub at_ns: Option<u64>,
 }
 
 impl MomentFacts {

@@ -16,12 +16,11 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use vramtrace_format::{Cause, DeviceId, Kind, StackId, Stamped};
 
-use super::classifier::{CodeLine, StackClassifier};
+use super::classifier::{NamedStack, StackClassifier};
 use super::holdings::Holdings;
 use crate::analysis::Level;
 use crate::facts;
 use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until, Visitor};
-use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 
 /// Maximum number of sleeps that are kept of a device. With more, every second one is dropped.
 const KEPT: usize = 1024;
@@ -436,7 +435,7 @@ pub struct SleepFacts {
 pub struct UnmappedFacts {
     pub bytes: u64,
     #[serde(flatten)]
-    pub line: CodeLine,
+    pub stack: NamedStack,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -448,10 +447,9 @@ pub struct StayedFacts {
     pub part_name: &'static str,
     #[serde(skip)]
     pub part: ResidentPart,
-    pub name: Option<&'static str>,
     pub library: Option<String>,
     #[serde(flatten)]
-    pub line: CodeLine,
+    pub stack: NamedStack,
     /// Bytes with physical memory, at each sleep in `looked_at`.
     pub bytes: Vec<u64>,
     /// Bytes with and without physical memory, at each of these sleeps.
@@ -467,20 +465,16 @@ impl SleepsFacts {
         rests: Option<&ResidentAtSleeps>,
         classifier: Option<&StackClassifier>,
     ) -> SleepsFacts {
-        let line = |stack: StackId| {
-            let of = |names: &StackClassifier| CodeLine::of(names, stack, &names.roles(stack));
-            classifier.map(of).unwrap_or_default()
-        };
+        let named = |stack| classifier.map(|names| names.named(stack)).unwrap_or_default();
         let unmapped =
-            |(stack, bytes): &(StackId, u64)| UnmappedFacts { bytes: *bytes, line: line(*stack) };
+            |(stack, bytes): &(StackId, u64)| UnmappedFacts { bytes: *bytes, stack: named(*stack) };
         let sleep = |sleep: &Sleep| SleepFacts {
             sleep: sleep.clone(),
             unmapped_by: sleep.went.iter().map(unmapped).collect(),
         };
         let cycles = rests.map_or(0, |rests| rests.cycles(sleeps));
         let stayed = |rest: Rest| {
-            let free = rest.what == ResidentPart::Blocks(FREE_CACHE);
-            let stack = rest.stack().filter(|_| !free);
+            let stack = rest.stack();
             let library = stack.zip(classifier).and_then(|(stack, classifier)| {
                 let roles = match rest.what {
                     ResidentPart::Blocks(_) => classifier.roles_of_block(stack),
@@ -491,9 +485,8 @@ impl SleepsFacts {
             StayedFacts {
                 part_name: rest.what.name(),
                 part: rest.what,
-                name: free.then_some(FREE_CACHE_NAME),
                 library,
-                line: stack.map(line).unwrap_or_default(),
+                stack: stack.map(named).unwrap_or_default(),
                 growth_bytes_per_sleep: rest.growth(cycles),
                 bytes: rest.bytes,
                 held_bytes: rest.held,

@@ -55,7 +55,7 @@ pub struct Step {
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub duration_ns: u64,
     /// The moment when most was allocated on all devices together.
-    #[serde(rename = "peak_s")]
+    #[serde(rename = "peak_at_s")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub peak: EventPlace,
     /// Micro-batches; in a cycle of several optimizers, their backward passes together.

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use vramtrace_format::{DeviceId, Stamped};
 
+use crate::facts;
 use crate::replay::Key;
 
 /// Violations that are kept. More are counted.
@@ -46,7 +47,9 @@ pub enum Rule {
 pub struct Violation {
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
     pub rule: Rule,
-    /// Of the event at which it showed, ns since the start.
+    /// Of the event at which it showed.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub time_ns: u64,
     /// Where that event stands in the file.
     pub offset: u64,

@@ -1,7 +1,9 @@
 //! One device's sums of a framework's cache.
 
+use serde::Serialize;
 use vramtrace_format::{StackId, ThreadId};
 
+use crate::facts;
 use crate::replay::live::Live;
 
 /// A highest value, and where it was reached.
@@ -22,16 +24,26 @@ pub struct ReportedTotals {
 }
 
 /// The framework gave up on a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct CacheOomAt {
+    /// Since the start of the trace. In a trace without times it is only an order.
+    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub time_ns: u64,
+    #[serde(skip)]
     pub offset: u64,
+    #[serde(skip)]
     pub thread: ThreadId,
     /// Bytes of the block that it wanted.
+    #[serde(rename = "size_bytes")]
     pub size: u64,
     /// Its own totals at that moment.
+    #[serde(skip)]
     pub allocated: u64,
+    #[serde(skip)]
     pub reserved: u64,
+    #[serde(skip)]
     pub stack: StackId,
 }
 

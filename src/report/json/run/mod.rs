@@ -1,4 +1,4 @@
-//! `run --json`: schema `vramtrace.run/2`, an object a line: one for each process, then one for the job. Keys may be
+//! `run --json`: schema `vramtrace.run/3`, an object a line: one for each process, then one for the job. Keys may be
 //! added, none is renamed or removed.
 //!
 //! Changed since version 1, which was one indented object that replaced the file: the keys of the run are those of the
@@ -17,7 +17,7 @@ use crate::trace::Trace;
 
 pub use records::*;
 
-pub const SCHEMA: &str = "vramtrace.run/2";
+pub const SCHEMA: &str = "vramtrace.run/3";
 
 /// A line.
 #[derive(Debug, Serialize)]

@@ -8,17 +8,17 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, SummaryMoment};
 
 use crate::analysis::leaks::{Leak, Leaks, UnusedRule};
-use crate::analysis::oom::{AdvisedChange, PostMortem, advice};
+use crate::analysis::oom::{Advice, Oom, PostMortem, advice};
 use crate::analysis::ranks::{
     Card, DeviceFigures, FiguresSource, Imbalance, ProcessFigures, cards, failed, held_at,
     imbalance,
 };
 use crate::analysis::roles::HeldByRole;
 use crate::analysis::{GroupBy, Holder, Process, StackClassifier};
-use crate::replay::InUse;
+use crate::facts::{self, ProcessId};
+use crate::report::json::ProcessHead;
 use crate::report::text::oom;
 use crate::report::text::stack::place;
-use crate::report::wording::ordinal;
 use crate::symbols::Symbols;
 
 /// What a process held and how it ended. Sizes are bytes; a key that is null is not known.
@@ -29,17 +29,10 @@ pub struct ProcessRecord {
     pub run: String,
     /// Of the batch system.
     pub job: Option<String>,
-    pub host: String,
-    pub pid: u32,
-    pub rank: Option<u32>,
+    #[serde(flatten)]
+    pub head: ProcessHead,
     pub world_size: Option<u32>,
     pub executable: String,
-    pub trace: String,
-    pub started_unix_s: f64,
-    /// Up to the last event.
-    pub duration_s: f64,
-    /// `in_order`, `out_of_memory`, `cut_off` (killed, crashed or left by _exit), `running` or `unknown`.
-    pub ended: &'static str,
     /// Where the figures come from: `events`; or, where that would have taken too long, `replay` (events, without roles,
     /// times and verdicts), `summary` or `totals` (the last that the recorder wrote).
     pub source: &'static str,
@@ -57,9 +50,6 @@ pub struct DeviceRecord {
     #[serde(flatten)]
     pub figures: DeviceFigures,
     pub name: Option<String>,
-    /// All memory of the process at the peak, split.
-    #[cfg_attr(test, schemars(with = "Option<crate::replay::InUseFacts>"))]
-    pub in_use_at_peak: Option<InUse>,
     /// The cap, else the size of the card.
     pub limit_bytes: Option<u64>,
     /// The part of the limit that was not used even at the peak, 0 to 1.
@@ -75,20 +65,15 @@ pub struct DeviceRecord {
     pub by_role_at_peak: Option<BTreeMap<String, u64>>,
 }
 
+/// A failure, with the keys of `vramtrace oom --json`.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OomRecord {
-    pub device: Option<u8>,
-    /// Since the start of the process's trace.
-    pub at_s: f64,
-    pub size_bytes: u64,
-    /// As in `vramtrace oom --json`.
+    #[serde(flatten)]
+    pub oom: Oom,
     pub cause: &'static str,
     /// The cause in words.
     pub text: String,
-    /// `cap`, `group`, `bad_cap` or `driver`; null: no refused call is known.
-    pub refused_by: Option<&'static str>,
-    pub limit_bytes: Option<u64>,
     /// The line that asked.
     pub line: Option<String>,
 }
@@ -109,15 +94,9 @@ pub(super) fn record(figures: &ProcessFigures, in_full: Option<&Process>) -> Pro
     ProcessRecord {
         run: String::new(),
         job: None,
-        host: header.host.clone(),
-        pid: header.pid,
-        rank: header.rank,
+        head: ProcessHead::of(figures),
         world_size: header.world_size,
         executable: header.executable.clone(),
-        trace: figures.trace.display().to_string(),
-        started_unix_s: rounded(header.start_unix_ns as f64 / 1e9),
-        duration_s: rounded(figures.last_ns as f64 / 1e9),
-        ended: figures.end().name(),
         source,
         devices: devices(figures, in_full),
         out_of_memory: in_full.zip(fatal).map(|(process, fatal)| oom_record(process, fatal)),
@@ -144,19 +123,19 @@ fn devices(figures: &ProcessFigures, in_full: Option<&Process>) -> Vec<DeviceRec
     let device = |device: &DeviceFigures| {
         let of_total = [device.cap_bytes, device.group_cap_bytes, device.total_bytes];
         let limit_bytes = of_total.into_iter().flatten().filter(|bytes| *bytes > 0).min();
-        let in_use = device.in_use_at_peak.filter(|_| in_full.is_some());
-        let most_used = in_use.map_or(device.peak_bytes, |in_use| in_use.counted_by_cap());
-        let unused = |limit: u64| share(limit.saturating_sub(most_used), limit);
+        let mut figures = device.clone();
+        figures.in_use_at_peak = device.in_use_at_peak.filter(|_| in_full.is_some());
+        let most_used = figures.in_use_at_peak.map_or(device.peak_bytes, |of| of.counted_by_cap());
+        let unused = |limit: u64| facts::part(limit.saturating_sub(most_used), limit);
         DeviceRecord {
             name: device.info.as_ref().map(|info| info.name.clone()),
-            in_use_at_peak: in_use,
             limit_bytes,
             never_used_share: limit_bytes.map(unused),
             held_gib_hours: device.held_gib_hours.map(|[held, _]| rounded(held)),
             held_gib_hours_error: device.held_gib_hours.map(|[_, error]| rounded(error)),
             by_library_at_peak: holders.as_ref().map(|holders| by_library(holders, device.id)),
             by_role_at_peak: roles.map(|roles| of_roles(roles, device.id)),
-            figures: device.clone(),
+            figures,
         }
     };
     figures.devices.values().map(device).collect()
@@ -178,23 +157,18 @@ fn by_library(holders: &[Holder], id: DeviceId) -> BTreeMap<String, u64> {
 fn oom_record(process: &Process, fatal: &PostMortem) -> OomRecord {
     let symbols = Symbols::of(&process.definitions, &process.header, [fatal.oom.stack]);
     let classifier = StackClassifier::new(&symbols, &process.header);
-    let refused = fatal.oom.refusal.map(|at| at.refused);
     OomRecord {
-        device: ordinal(fatal.oom.device),
-        at_s: rounded(fatal.oom.time_ns as f64 / 1e9),
-        size_bytes: fatal.oom.size,
         cause: fatal.cause.name(),
         text: oom::why(fatal),
-        refused_by: refused.map(|refused| refused.by.name()),
-        limit_bytes: refused.map(|refused| refused.limit).filter(|limit| *limit > 0),
         line: place(&classifier.named(fatal.oom.stack)),
+        oom: fatal.oom.clone(),
     }
 }
 
 fn advice_record(fatal: &PostMortem) -> Option<AdviceRecord> {
     let best = advice(fatal).into_iter().next()?;
     let text = oom::advice(&best);
-    Some(AdviceRecord { what: best.what, conf: best.conf, text })
+    Some(AdviceRecord { advice: best, text })
 }
 
 /// The leaks of a process, each with whether the run fails by it.
@@ -223,7 +197,7 @@ pub struct JobRecord {
     pub world_size: Option<u32>,
     /// How many; `cards` has the fullest, at most 64.
     pub cards_in_all: usize,
-    pub cards: Vec<CardRecord>,
+    pub cards: Vec<Card>,
     /// Of the fullest card.
     pub peak_bytes: Option<u64>,
     /// Of the process that used the largest part of its limit.
@@ -250,24 +224,10 @@ pub struct JobRecord {
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct CardRecord {
-    pub uuid: Option<String>,
-    pub name: Option<String>,
-    pub total_bytes: Option<u64>,
-    pub processes: usize,
-    /// The most that its processes held together at one moment. Null: it would have taken too long.
-    pub peak_bytes: Option<u64>,
-    pub sum_of_peaks_bytes: u64,
-    /// Of the card's size, at that moment.
-    pub never_used_share: Option<f64>,
-}
-
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FailureRecord {
+    #[serde(flatten)]
+    pub id: ProcessId,
     pub host: String,
-    pub pid: u32,
-    pub rank: Option<u32>,
     /// As `ended` of a process.
     pub ended: &'static str,
     pub unix_s: f64,
@@ -278,8 +238,8 @@ pub struct FailureRecord {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorstLeak {
-    pub pid: u32,
-    pub rank: Option<u32>,
+    #[serde(flatten)]
+    pub id: ProcessId,
     pub verdict: &'static str,
     pub bytes: u64,
     pub rate_bytes_per_s: Option<f64>,
@@ -312,21 +272,6 @@ pub struct Ended {
 /// Cards that a line lists.
 const MOST_CARDS: usize = 64;
 
-fn card_record(card: Card) -> CardRecord {
-    let total_bytes = card.total_bytes.filter(|bytes| *bytes > 0);
-    let peak_bytes = Some(card.peak_bytes).filter(|_| card.is_exact);
-    let unused = |(total, peak): (u64, u64)| share(total.saturating_sub(peak), total);
-    CardRecord {
-        uuid: card.uuid,
-        name: card.name,
-        total_bytes,
-        processes: card.users.len(),
-        peak_bytes,
-        sum_of_peaks_bytes: card.sum_of_peaks_bytes,
-        never_used_share: total_bytes.zip(peak_bytes).map(unused),
-    }
-}
-
 /// `processes`: in the order of `ranks`.
 pub(super) fn of_run(
     processes: &[ProcessRecord],
@@ -349,10 +294,9 @@ pub(super) fn of_run(
     let first_failure = first.map(|first| {
         let process = &processes[first.index];
         FailureRecord {
-            host: process.host.clone(),
-            pid: process.pid,
-            rank: process.rank,
-            ended: process.ended,
+            id: process.head.id,
+            host: process.head.host.clone(),
+            ended: process.head.ended,
             unix_s: rounded(first.unix_ns as f64 / 1e9),
             out_of_memory: process.out_of_memory.clone(),
         }
@@ -362,12 +306,13 @@ pub(super) fn of_run(
         leaks.iter().filter(|leak| leak.leak.confidence >= 0.5).map(move |leak| (process, leak))
     });
     let worst = sure.clone().max_by_key(|(_, leak)| (leak.fails, leak.leak.bytes));
-    let mut cards: Vec<CardRecord> = cards(ranks).into_iter().map(card_record).collect();
+    let mut cards = cards(ranks);
     let cards_in_all = cards.len();
     let peak_bytes = cards.iter().map(|card| card.peak_bytes).max().flatten();
     cards.truncate(MOST_CARDS);
-    let numbered: BTreeSet<u32> = processes.iter().filter_map(|process| process.rank).collect();
-    let hosts: BTreeSet<&str> = processes.iter().map(|process| &*process.host).collect();
+    let numbered: BTreeSet<u32> =
+        processes.iter().filter_map(|process| process.head.id.rank).collect();
+    let hosts: BTreeSet<&str> = processes.iter().map(|process| &*process.head.host).collect();
     let in_full = processes.iter().filter(|process| process.source == IN_FULL);
     let shares = devices().filter_map(|device| device.never_used_share);
     JobRecord {
@@ -396,8 +341,7 @@ pub(super) fn of_run(
         failed_processes: failures.len(),
         leaks: judged.clone().next().map(|_| sure.count() as u64),
         worst_leak: worst.map(|(process, leak)| WorstLeak {
-            pid: process.pid,
-            rank: process.rank,
+            id: process.head.id,
             verdict: leak.leak.verdict.name(),
             bytes: leak.leak.bytes,
             rate_bytes_per_s: leak.leak.rate,
@@ -424,12 +368,8 @@ pub struct JudgedLeak {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AdviceRecord {
-    /// As in `vramtrace oom --json`: `setting`, `cap`, `card`, `smaller_request`, ...
-    #[cfg_attr(test, schemars(with = "String"))]
-    pub what: AdvisedChange,
-    /// A PYTORCH_CUDA_ALLOC_CONF under which the replayed run fits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub conf: Option<String>,
+    #[serde(flatten)]
+    pub advice: Advice,
     /// The same in words.
     pub text: String,
 }
@@ -460,11 +400,6 @@ pub(super) fn bounded(mut all: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let kept: u64 = all.values().copied().fold(0, u64::saturating_add);
     add(&mut all, "other", before - kept);
     all
-}
-
-/// A part from 0 to 1, to four digits.
-fn share(part: u64, whole: u64) -> f64 {
-    (part as f64 / whole.max(1) as f64 * 10_000.0).round() / 10_000.0
 }
 
 fn rounded(value: f64) -> f64 {

@@ -53,7 +53,7 @@ fn without_a_replay_the_figures_are_those_of_summary_and_totals() {
     let RunRecords { processes, job } = lines(0);
     let sources: Vec<&str> = processes.iter().map(|process| process.source).collect();
     assert_eq!(sources, ["summary", "totals"]);
-    let ended: Vec<&str> = processes.iter().map(|process| process.ended).collect();
+    let ended: Vec<&str> = processes.iter().map(|process| process.head.ended).collect();
     assert_eq!(ended, ["in_order", "cut_off"]);
     let peaks: Vec<u64> =
         processes.iter().map(|it| it.devices[0].figures.peak_bytes / MIB).collect();
@@ -61,7 +61,7 @@ fn without_a_replay_the_figures_are_those_of_summary_and_totals() {
     for process in &processes {
         let device = &process.devices[0];
         assert!(process.leaks.is_none());
-        assert!(device.in_use_at_peak.is_none() && device.by_role_at_peak.is_none());
+        assert!(device.figures.in_use_at_peak.is_none() && device.by_role_at_peak.is_none());
         assert_eq!(device.limit_bytes, Some(24 << 30));
     }
     // By the samples that the summary has; the last totals have none.
@@ -90,9 +90,9 @@ fn with_replays_every_figure_is_there() {
     assert!((job.held_gib_hours - expected).abs() < 2e-6, "{}", job.held_gib_hours);
     assert_eq!(job.held_gib_hours_error, 0.0);
     let failure = job.first_failure.unwrap().out_of_memory.unwrap();
-    assert_eq!((failure.cause, failure.size_bytes / MIB), ("cap", 900));
+    assert_eq!((failure.cause, failure.oom.size / MIB), ("cap", 900));
     assert_eq!(
-        processes[1].advice.as_ref().unwrap().what,
+        processes[1].advice.as_ref().unwrap().advice.what,
         crate::analysis::oom::AdvisedChange::Cap
     );
 }

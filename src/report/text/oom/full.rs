@@ -43,7 +43,7 @@ pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
     };
     let title = title(it.process, one, &it.stack, (&it.api, it.timed));
     let mut out = titled(&format!("{title}{then}{number}"));
-    let advice: Vec<String> = it.advice.iter().map(wording::advice).collect();
+    let advice: Vec<String> = it.answer.advice.iter().map(wording::advice).collect();
     let (advised, before, more) = match shown.short {
         true => (advice.len().min(1), Vec::new(), Vec::new()),
         false => (advice.len(), wording::before(one), further_commands(it, given)),

@@ -55,7 +55,7 @@ pub fn others(all: &[ListedOom], most: usize) -> String {
 pub fn none_of(quiet: &[ProcessRefusals]) -> String {
     let name = names::several(quiet.iter().map(|process| (process.header, process.trace)));
     let devices = || quiet.iter().flat_map(|process| &process.devices);
-    let refused = devices().map(|device| device.refusals).fold(0, u64::saturating_add);
+    let refused = devices().map(|device| device.figures.refused()).fold(0, u64::saturating_add);
     let absorbed = devices().map(|device| device.absorbed).fold(0, u64::saturating_add);
     let rest = format!("{}, {} absorbed", several(refused, "refusal"), count(absorbed));
     none_line(&format!("{name}: "), &rest)
@@ -70,19 +70,24 @@ fn none_line(name: &str, rest: &str) -> String {
 pub fn none(name: &str, quiet: &ProcessRefusals) -> String {
     let name = if name.is_empty() { String::new() } else { format!("{name}: ") };
     let device = |device: &DeviceRefusals| {
-        let refusals = several(device.refusals, "refusal");
-        let refused = match (device.refusals, device.absorbed) {
+        let refused = device.figures.refused();
+        let refusals = several(refused, "refusal");
+        let refused = match (refused, device.absorbed) {
             (0, _) => "no refusal".to_string(),
             (refused, absorbed) if refused == absorbed => format!("{refusals}, all absorbed"),
             (_, absorbed) => {
                 format!("{refusals}, {} absorbed of those in the file", count(absorbed))
             }
         };
-        let warned = match device.warned {
+        let warned = match device.would_have_refused {
             0 => String::new(),
             n => format!(", {} passed the cap, which only warns", several(n, "request")),
         };
-        format!("{}: {refused}{warned}, {}", cuda_name(device.id), wording::peak(device.state))
+        format!(
+            "{}: {refused}{warned}, {}",
+            cuda_name(device.figures.id),
+            wording::peak(device.state)
+        )
     };
     none_line(&name, &quiet.devices.iter().map(device).collect::<Vec<_>>().join("; "))
 }
@@ -110,9 +115,9 @@ pub fn swallowed(who: &str, one: &NotReported) -> String {
 
 /// Which limit refused it: `by the cap of 8.00 GiB`.
 fn refused_by(one: &NotReported) -> String {
-    let free = one.card_free_bytes.map(|free| format!(", which had {} free", size(free)));
-    let cap = limit(one.limit_bytes.unwrap_or(0));
-    let of_group = one.refused_by == RefusedBy::Group.name();
+    let free = one.limit.card_free_bytes.map(|free| format!(", which had {} free", size(free)));
+    let cap = limit(one.limit.limit_bytes.unwrap_or(0));
+    let of_group = one.limit.refused_by == Some(RefusedBy::Group.name());
     match (one.cause, &one.setting) {
         (Cause::Mps, Some((name, value))) => format!("by MPS ({name}={})", clean(value)),
         (_, Some((name, value))) => format!("by the kernel's cgroup ({name} {})", clean(value)),

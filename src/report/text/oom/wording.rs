@@ -147,12 +147,12 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         out.push_str(&format!(
             "; {} in tensors, {} free in PyTorch's cache",
             size(one.cache.allocated_bytes),
-            size(one.cache.free_bytes)
+            size(one.cache.free_in_segments_bytes)
         ));
-        if one.cache.largest_hole_bytes >= one.oom.size {
+        if one.cache.largest_free_block_bytes >= one.oom.size {
             out.push_str(&format!(
                 " (a hole of {} would do, but it is another stream's or pool's)",
-                size(one.cache.largest_hole_bytes)
+                size(one.cache.largest_free_block_bytes)
             ));
         }
     } else if one.cache.releasable_bytes > 0 {

@@ -24,26 +24,24 @@ use sizes::Sizes;
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
-use crate::facts;
-use crate::replay::SegmentAt;
+use crate::analysis::MomentFacts;
+use crate::facts::{self, ProcessId};
+use crate::replay::{CacheOomAt, SegmentAt};
 use crate::symbols::Symbols;
 
 /// One device's cache at one moment: the facts of `vramtrace frag`.
 #[derive(Clone, Debug, Default, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Frag {
+    #[serde(flatten)]
+    pub process: ProcessId,
     /// Null: the device is not known.
-    #[serde(rename = "ordinal", serialize_with = "facts::ordinal")]
+    #[serde(serialize_with = "facts::ordinal")]
     #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
     pub device: DeviceId,
-    pub pid: u32,
-    pub rank: Option<u32>,
-    /// `peak`, `peak-allocated`, `end`, `oom`, `time`, `step` (its peak) or `step-end`.
-    pub at: &'static str,
-    /// Null: the trace has no times.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds_or_null")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
-    pub at_ns: Option<u64>,
+    /// Null also where the trace has no times.
+    #[serde(flatten)]
+    pub moment: MomentFacts,
     pub reserved_bytes: u64,
     pub allocated_bytes: u64,
     /// Of the reserved, and of the allocated bytes, those without physical memory: it was unmapped and
@@ -62,14 +60,12 @@ pub struct Frag {
     pub peak_allocated_bytes: u64,
     /// 1 - peak allocated / peak reserved; null where nothing was reserved.
     pub fragmentation: Option<f64>,
-    /// The history begins here: earlier peaks are not known. Null: it is complete.
-    #[serde(rename = "from_s", serialize_with = "facts::seconds_or_null")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
-    pub from_ns: Option<u64>,
-    /// The size of the last request that failed, and its time.
-    pub out_of_memory_bytes: Option<u64>,
-    #[serde(skip)]
-    pub out_of_memory_ns: u64,
+    /// Earlier events are not in the file, and earlier peaks not known.
+    #[serde(rename = "history_from_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    pub history_from_ns: u64,
+    /// The last request that failed.
+    pub out_of_memory: Option<CacheOomAt>,
     pub small: PoolFrag,
     pub large: PoolFrag,
     pub segments: u64,

@@ -5,7 +5,8 @@ use vramtrace_format::{DeviceId, Stamped};
 use super::{Frag, Sizes, pins, pool};
 use crate::analysis::steps::{EventPlace, Steps};
 use crate::analysis::whatif::NOT_OF_SAMPLES;
-use crate::analysis::{Knowledge, Moment, StackClassifier, knowledge};
+use crate::analysis::{Knowledge, Moment, MomentFacts, StackClassifier, knowledge};
+use crate::facts::ProcessId;
 use crate::replay::{
     AllocCause, ByDevice, CacheSums, Live, Observer, SegmentAt, State, Until, Visitor,
 };
@@ -170,11 +171,12 @@ impl FragAt<'_> {
         let [small, large] =
             [true, false].map(|small| pool(&segments, small, self.sizes.usual(id, small)));
         Frag {
+            process: ProcessId::of(header),
             device: id,
-            pid: header.pid,
-            rank: header.rank,
-            at: self.asked.label(),
-            at_ns: self.definitions.has_times().then_some(then.time_ns),
+            moment: MomentFacts {
+                label: self.asked.label(),
+                at_ns: self.definitions.has_times().then_some(then.time_ns),
+            },
             reserved_bytes: now.reserved,
             allocated_bytes: now.allocated,
             reserved_paused_bytes: now.reserved_paused,
@@ -186,9 +188,8 @@ impl FragAt<'_> {
             peak_reserved_bytes: cache.peak_reserved.bytes,
             peak_allocated_bytes: cache.peak_allocated.bytes,
             fragmentation: cache.fragmentation(),
-            from_ns: (self.end.history_from_ns > 0).then_some(self.end.history_from_ns),
-            out_of_memory_bytes: cache.last_oom.map(|oom| oom.size),
-            out_of_memory_ns: cache.last_oom.map_or(0, |oom| oom.time_ns),
+            history_from_ns: self.end.history_from_ns,
+            out_of_memory: cache.last_oom,
             small,
             large,
             pins: pins::pins(&segments, &lines),

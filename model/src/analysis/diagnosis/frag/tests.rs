@@ -58,7 +58,7 @@ fn free_memory_by_what_keeps_it() {
     assert_eq!((frag.small.segments, frag.large.segments), (1, 3));
     assert_eq!((frag.peak_reserved_bytes, frag.peak_allocated_bytes), (62 * MIB, 36 * MIB + 512));
     assert!((frag.fragmentation.unwrap() - (1.0 - 36.0 / 62.0)).abs() < 1e-4);
-    assert_eq!(frag.at_ns, Some(4 * SECOND));
+    assert_eq!(frag.moment.at_ns, Some(4 * SECOND));
 }
 
 #[test]
@@ -109,6 +109,6 @@ fn a_punched_beginning_is_reported() {
     for at in [Moment::Peak, Moment::At(SECOND)] {
         let frag = found(&t, at).unwrap();
         assert_eq!((frag.reserved_bytes, frag.allocated_bytes), (20 * MIB, 2 * MIB), "{at:?}");
-        assert_eq!(frag.from_ns, Some(SECOND));
+        assert_eq!(frag.history_from_ns, SECOND);
     }
 }

@@ -96,7 +96,7 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if let Some(bytes) = others(one) {
         add(AdvisedChange::OtherProcesses, Some(bytes));
     }
-    let hole = if one.oom.level == Level::Tensor { one.cache.largest_hole_bytes } else { 0 };
+    let hole = if one.oom.level == Level::Tensor { one.cache.largest_free_block_bytes } else { 0 };
     let served = one.room().unwrap_or(0).max(hole) / PAGE * PAGE;
     if served >= NOTABLE && served < one.oom.size {
         add(AdvisedChange::SmallerRequest, Some(served));

@@ -3,11 +3,10 @@
 use serde::Serialize;
 use vramtrace_format::Header;
 
-use super::{
-    Advice, AtStep, CacheAtOom, Neighbour, Oom, PostMortem, PostMortems, Tried, UsedSum, advice,
-};
+use super::{Advice, AtStep, CacheAtOom, Neighbour, Oom, PostMortem, PostMortems, UsedSum, advice};
 use crate::analysis::frag::RequestSizes;
 use crate::analysis::steps::Steps;
+use crate::analysis::whatif::Setting;
 use crate::analysis::{GroupBy, Holder, NamedStack, StackClassifier};
 use crate::facts::ProcessId;
 use crate::symbols::Symbols;
@@ -17,8 +16,8 @@ use crate::trace::{Definitions, Trace};
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Explained {
-    /// `fragmentation`, `cap`, `bad_cap`, `card`, `mps`, `cgroup`, `torch` or `unknown`.
-    cause: &'static str,
+    #[serde(flatten)]
+    pub answer: OomAnswer,
     /// Of the request.
     #[serde(flatten)]
     pub stack: NamedStack,
@@ -28,16 +27,10 @@ pub struct Explained {
     /// Other processes on the card, as NVML listed them.
     neighbours: Vec<Neighbour>,
     live_is_known: bool,
-    /// PyTorch's cache; null where the trace has none.
-    pub torch: Option<CacheAtOom>,
     /// Largest first.
     pub holders: Vec<Holder>,
     /// The step of a training that it ended; null: none, or they cannot be told.
     pub step: Option<AtStep>,
-    /// Replayed up to the request; best first.
-    pub settings: Vec<Tried>,
-    /// The most promising first.
-    pub advice: Vec<Advice>,
     /// Libraries whose symbols could not be read, and why.
     pub problems: Vec<String>,
     #[serde(skip)]
@@ -53,6 +46,32 @@ pub struct Explained {
     /// The trace has times.
     #[serde(skip)]
     pub timed: bool,
+}
+
+/// The cause of a failure, and what to do.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct OomAnswer {
+    /// `fragmentation`, `cap`, `bad_cap`, `card`, `mps`, `cgroup`, `torch` or `unknown`.
+    pub cause: &'static str,
+    /// PyTorch's cache; null where the trace has none.
+    pub torch: Option<CacheAtOom>,
+    /// Replayed up to the request; best first.
+    pub settings: Vec<Setting>,
+    /// The most promising first.
+    pub advice: Vec<Advice>,
+}
+
+impl OomAnswer {
+    pub fn of(one: &PostMortem) -> OomAnswer {
+        let has_cache = one.cache.segments > 0 || one.cache.reserved_bytes > 0;
+        OomAnswer {
+            cause: one.cause.name(),
+            torch: has_cache.then_some(one.cache),
+            settings: one.remedy.iter().flat_map(|remedy| remedy.settings.clone()).collect(),
+            advice: advice(one),
+        }
+    }
 }
 
 /// Explains each of `ooms`, given with its number, in the same order. Reads the trace up to the last of
@@ -76,7 +95,7 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
 fn named(
     header: &Header,
     definitions: &Definitions,
-    one: PostMortem,
+    mut one: PostMortem,
     sizes: &RequestSizes,
 ) -> Explained {
     let wanted = one.held.stacks().chain([one.oom.stack]);
@@ -86,26 +105,22 @@ fn named(
     let [of_small, of_large] = [true, false].map(usual);
     let unusable =
         |(small, bytes): &&(bool, u64)| *bytes < if *small { of_small } else { of_large };
-    let unusable_bytes = one.holes.iter().filter(unusable).map(|(_, bytes)| *bytes).sum();
-    let has_cache = one.cache.segments > 0 || one.cache.reserved_bytes > 0;
-    let torch = has_cache.then_some(CacheAtOom { unusable_bytes, ..one.cache });
+    let unusable = one.holes.iter().filter(unusable).map(|(_, bytes)| *bytes).sum();
+    one.cache.unusable_bytes = Some(unusable);
     // The sums of the cache include its blocks; what the driver took is a part of its own.
     let mut beside = one.held.clone();
     beside.held.retain(|owner, _| !owner.of_cache && owner.cause.is_none());
     let libraries = classifier.holders(&beside, GroupBy::Library);
     let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
     Explained {
-        cause: one.cause.name(),
+        answer: OomAnswer::of(&one),
         stack: classifier.named(one.oom.stack),
         sum: UsedSum::of(&one.device, &one.oom, libraries),
         card_bytes: one.card_bytes,
         neighbours: one.oom.neighbours.clone(),
         live_is_known: one.live_is_known,
-        torch,
         holders: classifier.holders(&one.held, GroupBy::Line),
         step: None,
-        settings: one.remedy.iter().flat_map(|remedy| remedy.settings.clone()).collect(),
-        advice: advice(&one),
         problems: symbols.problems().to_vec(),
         number: 0,
         process: ProcessId::of(header),

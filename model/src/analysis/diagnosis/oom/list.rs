@@ -50,7 +50,7 @@ pub struct Oom {
     pub size: u64,
     /// The refusal by the driver or a cap. `None`: the trace has none.
     #[serde(flatten, serialize_with = "refusal_facts")]
-    #[cfg_attr(feature = "schemas", schemars(with = "RefusalFacts"))]
+    #[cfg_attr(feature = "schemas", schemars(with = "LimitFacts"))]
     pub refusal: Option<RefusalAt>,
     /// Failed requests in this burst. The failure describes the last of them.
     pub requests: u64,
@@ -95,27 +95,33 @@ pub struct Neighbour {
     pub bytes: Option<u64>,
 }
 
-#[derive(Default, Serialize)]
+/// The limit by which a request was refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-struct RefusalFacts {
+pub struct LimitFacts {
     /// `cap`, `group`, `bad_cap` or `driver`; null: no refused call is known.
-    refused_by: Option<&'static str>,
+    pub refused_by: Option<&'static str>,
     /// The cap, or the group's.
-    limit_bytes: Option<u64>,
+    pub limit_bytes: Option<u64>,
     /// The bytes that the limit had counted; for a group, those of all its processes.
-    counted_bytes: Option<u64>,
-    card_free_bytes: Option<u64>,
+    pub counted_bytes: Option<u64>,
+    pub card_free_bytes: Option<u64>,
+}
+
+impl LimitFacts {
+    pub fn of(refused: &Refused) -> LimitFacts {
+        let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
+        LimitFacts {
+            refused_by: Some(refused.by.name()),
+            limit_bytes: known(refused.limit),
+            counted_bytes: Some(refused.counted),
+            card_free_bytes: known(refused.driver_free),
+        }
+    }
 }
 
 fn refusal_facts<S: Serializer>(refusal: &Option<RefusalAt>, to: S) -> Result<S::Ok, S::Error> {
-    let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
-    let facts = refusal.map(|RefusalAt { refused, .. }| RefusalFacts {
-        refused_by: Some(refused.by.name()),
-        limit_bytes: known(refused.limit),
-        counted_bytes: Some(refused.counted),
-        card_free_bytes: known(refused.driver_free),
-    });
-    facts.unwrap_or_default().serialize(to)
+    refusal.map(|at| LimitFacts::of(&at.refused)).unwrap_or_default().serialize(to)
 }
 
 impl Oom {

@@ -21,9 +21,9 @@ mod tests;
 
 pub use advice::{Advice, AdvisedChange, advice};
 pub use at_step::AtStep;
-pub use explain::{Explained, explain};
-pub use list::{Neighbour, Oom, OomObserver, OomsFound};
-pub use remedy::{Remedy, Tried};
+pub use explain::{Explained, OomAnswer, explain};
+pub use list::{LimitFacts, Neighbour, Oom, OomObserver, OomsFound};
+pub use remedy::Remedy;
 pub use sum::{Used, UsedPart, UsedSum};
 pub use swallowed::{NotReported, Swallowed};
 
@@ -70,14 +70,15 @@ pub struct CacheAtOom {
     pub allocated_bytes: u64,
     pub reserved_bytes: u64,
     /// In segments, and in no block.
-    pub free_bytes: u64,
+    pub free_in_segments_bytes: u64,
     /// The longest range of them.
-    pub largest_hole_bytes: u64,
+    pub largest_free_block_bytes: u64,
     pub fits_in_one_piece: bool,
     /// Of the segments without a block.
     pub releasable_bytes: u64,
     /// In pieces that are smaller than the pool's usual request.
-    pub unusable_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unusable_bytes: Option<u64>,
     pub segments: u64,
     /// With a block and free bytes.
     pub segments_pinned: u64,
@@ -229,11 +230,11 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let at_oom = CacheAtOom {
         allocated_bytes: allocated,
         reserved_bytes: reserved,
-        free_bytes: free,
-        largest_hole_bytes: largest_hole,
+        free_in_segments_bytes: free,
+        largest_free_block_bytes: largest_hole,
         fits_in_one_piece: free >= oom.size,
         releasable_bytes: releasable,
-        unusable_bytes: 0,
+        unusable_bytes: None,
         segments: here.len() as u64,
         segments_pinned: pinned().filter(|segment| segment.free() > 0).count() as u64,
     };

@@ -1,6 +1,5 @@
 //! Replays the requests up to an out-of-memory under other settings of PyTorch's allocator.
 
-use serde::Serialize;
 use vramtrace_format::RefusedBy;
 
 use super::PostMortem;
@@ -18,26 +17,9 @@ pub struct Remedy {
     /// The best setting that fits, and the bytes that it leaves.
     pub fix: Option<(String, u64)>,
     /// All settings, best first.
-    pub settings: Vec<Tried>,
+    pub settings: Vec<Setting>,
     /// The lowest sufficient capacity with the setting in force.
     pub as_it_is: Option<u64>,
-}
-
-/// One setting that was replayed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-pub struct Tried {
-    pub conf: String,
-    pub in_force: bool,
-    pub capacity_bytes: u64,
-    pub fits: bool,
-    /// The lowest sufficient capacity.
-    #[serde(rename = "smallest_capacity_bytes")]
-    pub smallest: Option<u64>,
-    pub compatible: bool,
-    /// What it leaves of the capacity.
-    #[serde(skip)]
-    pub spare: Option<u64>,
 }
 
 /// `None`: no limit is known, or the replay fits with the setting in force, unlike the run.
@@ -52,29 +34,16 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
     let capacity = capacity(one, &recorded)?;
     let conf = |name: &&str| Some((name.to_string(), Conf::parse(name).ok()?));
     let confs: Vec<(String, Conf)> = GRID.iter().filter_map(conf).collect();
-    let tried = |setting: &Setting| {
-        let at = setting.at.first();
-        Tried {
-            conf: setting.name.clone(),
-            in_force: setting.in_force,
-            capacity_bytes: capacity.bytes,
-            fits: at.is_some_and(|at| at.fits),
-            smallest: setting.smallest,
-            compatible: setting.compatible,
-            spare: at.and_then(|at| at.spare_bytes),
-        }
-    };
-    let predicted = predict(&recorded, &confs, vec![capacity]);
-    let settings: Vec<Tried> = predicted.settings.iter().map(tried).collect();
+    let settings = predict(&recorded, &confs, vec![capacity]).settings;
     let now = settings.iter().find(|it| it.in_force);
-    if now.is_some_and(|now| now.fits) {
+    if now.is_some_and(Setting::fits) {
         // The replay contradicts the run: its predictions are worthless here.
         return None;
     }
-    let best = settings.iter().find(|it| it.fits && !it.in_force && it.compatible);
+    let best = settings.iter().find(|it| it.fits() && !it.in_force && it.forbidden.is_none());
     Some(Remedy {
         origin: capacity.origin,
-        fix: best.and_then(|best| Some((best.conf.clone(), best.spare?))),
+        fix: best.and_then(|best| Some((best.name.clone(), best.at[0].spare_bytes?))),
         as_it_is: now.and_then(|now| now.smallest),
         settings,
     })

@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 use vramtrace_format::DeviceId;
 use vramtrace_format::oom::{CGROUP_LIMIT, Cause, Figures, MPS_LIMIT, OtherLimit};
 
+use super::LimitFacts;
 use crate::analysis::StackClassifier;
 use crate::facts::{self, ProcessId};
 use crate::replay::RefusalAt;
@@ -36,13 +37,12 @@ pub struct NotReported {
     pub time_ns: u64,
     pub size_bytes: u64,
     pub api: String,
-    pub refused_by: &'static str,
+    #[serde(flatten)]
+    pub limit: LimitFacts,
     /// As in `post_mortem`.
     #[serde(serialize_with = "cause_name")]
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
     pub cause: Cause,
-    pub limit_bytes: Option<u64>,
-    pub card_free_bytes: Option<u64>,
     /// The call that failed next.
     pub next_api: String,
     pub next_result: i32,
@@ -80,7 +80,6 @@ impl Swallowed {
             _ => None,
         };
         let value = |name| definitions.setting(name).unwrap_or_default().to_string();
-        let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
         Some(NotReported {
             process: classifier.process,
             device: refusal.device,
@@ -88,10 +87,8 @@ impl Swallowed {
             time_ns: refusal.time_ns,
             size_bytes: refused.size,
             api: definitions.site_api_name(refused.site),
-            refused_by: refused.by.name(),
+            limit: LimitFacts::of(&refused),
             cause,
-            limit_bytes: known(refused.limit),
-            card_free_bytes: known(refused.driver_free),
             next_api: definitions.api_name(next_api),
             next_result,
             next_ns,

@@ -62,7 +62,10 @@ fn the_cause_is_distinguished_from_what_was_free() {
     assert_eq!(cause(&[40; 3], RefusedBy::Driver), Cause::Card);
     assert_eq!(cause(&[40; 6], RefusedBy::BadCap), Cause::BadCap);
     let fatal = &run(&[40; 6], RefusedBy::Cap, false)[0];
-    assert_eq!((fatal.cache.free_bytes, fatal.cache.largest_hole_bytes), (120 * MIB, 40 * MIB));
+    assert_eq!(
+        (fatal.cache.free_in_segments_bytes, fatal.cache.largest_free_block_bytes),
+        (120 * MIB, 40 * MIB)
+    );
     assert_eq!(
         (fatal.cache.allocated_bytes, fatal.cache.reserved_bytes, fatal.cache.segments_pinned),
         (120 * MIB, 240 * MIB, 0)

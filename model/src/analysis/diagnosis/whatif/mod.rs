@@ -11,8 +11,8 @@ mod stream_pools;
 
 pub use obstacles::{NOT_OF_SAMPLES, why_no_blocks};
 pub use predict::{
-    AtCapacity, Capacity, FailedRequest, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting,
-    capacities_of, predict,
+    AtCapacity, Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of,
+    predict,
 };
 pub use recorded::{InForce, Recorded, RequestSource};
 

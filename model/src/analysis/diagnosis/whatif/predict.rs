@@ -1,14 +1,13 @@
 //! Replays a recorded run under settings and capacities, and ranks them.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
 use super::caveats::caveats;
 use super::recorded::Recorded;
 use crate::allocator::{Conf, ReplayOutcome, replay, smallest_capacity};
-use crate::facts;
+use crate::facts::{self, ProcessId};
+use crate::replay::CacheOomAt;
 
 /// The settings that are tried where none are given.
 pub const GRID: [&str; 9] = [
@@ -65,17 +64,20 @@ pub struct Setting {
     /// The replay without a limit.
     #[serde(flatten)]
     pub free: ReplayOutcome,
-    /// By capacity in bytes.
-    pub fits: BTreeMap<String, bool>,
     #[serde(rename = "at_capacity")]
     pub at: Vec<AtCapacity>,
     /// The lowest sufficient capacity.
     #[serde(rename = "smallest_capacity_bytes")]
     pub smallest: Option<u64>,
-    pub compatible: bool,
     /// Why recorded calls would fail with it.
-    #[serde(rename = "reason")]
     pub forbidden: Option<String>,
+}
+
+impl Setting {
+    /// In the first capacity.
+    pub fn fits(&self) -> bool {
+        self.at.first().is_some_and(|at| at.fits)
+    }
 }
 
 /// The replay under a capacity.
@@ -116,22 +118,22 @@ impl AtCapacity {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Prediction {
+    #[serde(flatten)]
+    pub process: ProcessId,
     #[serde(serialize_with = "facts::number")]
     #[cfg_attr(feature = "schemas", schemars(with = "u8"))]
-    pub ordinal: DeviceId,
-    pub pid: u32,
-    pub rank: Option<u32>,
+    pub device: DeviceId,
     /// The setting that the run was recorded under; null: the trace does not contain it.
     pub in_force: Option<String>,
     /// As recorded.
-    pub recorded_peak_reserved_bytes: u64,
-    pub recorded_peak_allocated_bytes: u64,
-    /// The history begins here; null: it is complete.
-    #[serde(rename = "from_s", serialize_with = "facts::seconds_or_null")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
-    pub from_ns: Option<u64>,
+    pub peak_reserved_bytes: u64,
+    pub peak_allocated_bytes: u64,
+    /// Earlier events are not in the file.
+    #[serde(rename = "history_from_s", serialize_with = "facts::seconds")]
+    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    pub history_from_ns: u64,
     /// The last request, if it failed and the run allocated nothing after it.
-    pub out_of_memory: Option<FailedRequest>,
+    pub out_of_memory: Option<CacheOomAt>,
     /// Best first.
     pub settings: Vec<Setting>,
     /// What limits the prediction.
@@ -145,16 +147,6 @@ pub struct Prediction {
     /// as much more. 0: nothing is missing.
     #[serde(skip)]
     pub unseen: u64,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-pub struct FailedRequest {
-    /// Since the start of the trace. In a trace without times it is only an order.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
-    pub at_ns: u64,
-    pub asked_bytes: u64,
 }
 
 impl Prediction {
@@ -244,16 +236,14 @@ pub fn predict(
     for at in settings.iter_mut().flat_map(|setting| &mut setting.at) {
         at.too_close = at.spare_bytes.is_some_and(|spare| spare < unseen);
     }
-    let last = recorded.out_of_memory;
     Prediction {
-        ordinal: recorded.device,
-        pid: recorded.pid,
-        rank: recorded.rank,
+        process: recorded.process,
+        device: recorded.device,
         in_force: recorded.in_force.set.as_ref().map(|_| recorded.in_force.name().to_string()),
-        recorded_peak_reserved_bytes: recorded.peak_reserved,
-        recorded_peak_allocated_bytes: recorded.peak_allocated,
-        from_ns: recorded.from_ns,
-        out_of_memory: last.map(|oom| FailedRequest { at_ns: oom.time_ns, asked_bytes: oom.size }),
+        peak_reserved_bytes: recorded.peak_reserved,
+        peak_allocated_bytes: recorded.peak_allocated,
+        history_from_ns: recorded.from_ns.unwrap_or(0),
+        out_of_memory: recorded.out_of_memory,
         caveats: caveats(recorded, &settings),
         settings,
         capacities,
@@ -285,10 +275,8 @@ fn setting(recorded: &Recorded, name: String, conf: Conf, capacities: &[Capacity
     Setting {
         name,
         in_force: recorded.in_force.conf.as_ref() == Some(&conf),
-        fits: at.iter().map(|at| (at.capacity_bytes.to_string(), at.fits)).collect(),
         at,
         smallest: smallest_capacity(log, &conf, &free),
-        compatible: forbidden.is_none(),
         forbidden,
         free,
         conf,

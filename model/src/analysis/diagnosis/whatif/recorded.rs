@@ -11,6 +11,7 @@ use vramtrace_format::{
 use super::obstacles::{self, Obstacles};
 use super::stream_pools::{SegmentStreams, StreamPool};
 use crate::allocator::{Conf, Log, LogSegment, TorchVersion};
+use crate::facts::ProcessId;
 use crate::replay::{
     AllocCause, Asleep, Backing, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping,
     OUT_OF_MEMORY, Observer, SegmentAt, State, Until, held_by_others,
@@ -21,8 +22,7 @@ use crate::trace::{Definitions, IMPORT, SiteInfo, Trace};
 /// The requests to one device's cache, with the facts that a prediction needs. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    pub pid: u32,
-    pub rank: Option<u32>,
+    pub process: ProcessId,
     pub device: DeviceId,
     pub log: Log,
     /// Where the allocations of the log come from, in its order. Empty, unless they were asked for. The request that
@@ -306,8 +306,7 @@ impl RequestObserver<'_> {
             let has = |setting| self.definitions.setting(setting).is_some();
             let known = |bytes: Option<u64>| bytes.filter(|bytes| *bytes > 0);
             all.push(Recorded {
-                pid: header.pid,
-                rank: header.rank,
+                process: ProcessId::of(header),
                 device: id,
                 log: builder.log,
                 sources: builder.sources.unwrap_or_default(),

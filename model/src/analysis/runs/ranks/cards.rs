@@ -17,14 +17,14 @@ pub struct Card {
     /// Null: the traces do not describe it.
     pub uuid: Option<String>,
     pub name: Option<String>,
-    #[serde(skip)]
     pub total_bytes: Option<u64>,
     /// Indices in `processes`. The processes that used it, and the number of the device in each.
     #[serde(rename = "processes", serialize_with = "indexes")]
     #[cfg_attr(feature = "schemas", schemars(with = "Vec<usize>"))]
     pub users: Vec<(usize, DeviceId)>,
-    /// The most that its processes held together at one moment.
-    pub peak_bytes: u64,
+    /// The most that its processes held together at one moment. Null: its processes overlapped, and the moments of one
+    /// were not read.
+    pub peak_bytes: Option<u64>,
     /// That moment, in seconds since 1970.
     #[serde(rename = "peak_unix_s", serialize_with = "facts::seconds")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
@@ -32,9 +32,11 @@ pub struct Card {
     /// The sum of the processes' peaks: more than `peak_bytes` where these are at different times.
     pub sum_of_peaks_bytes: u64,
     pub live_bytes: u64,
-    /// False: its processes overlapped, and the moments of one were not read. Then `peak_bytes` says nothing.
+    /// Of its size, at that moment.
+    pub never_used_share: Option<f64>,
+    /// The same as `peak_bytes`; too low where that is not known.
     #[serde(skip)]
-    pub is_exact: bool,
+    pub most_bytes: u64,
 }
 
 fn indexes<S: Serializer>(users: &[(usize, DeviceId)], to: S) -> Result<S::Ok, S::Error> {
@@ -92,28 +94,33 @@ pub fn cards(ranks: &[ProcessFigures]) -> Vec<Card> {
     let card = |users: Vec<(usize, DeviceId)>| {
         let used: Vec<(&ProcessFigures, &DeviceFigures)> =
             users.iter().map(|(index, id)| (&ranks[*index], &ranks[*index].devices[id])).collect();
-        let (peak_bytes, peak_unix_ns) = peak_together(&used);
+        let (most_bytes, peak_unix_ns) = peak_together(&used);
         let sum = |figure: fn(&DeviceFigures) -> u64| {
             used.iter().map(|(_, device)| figure(device)).fold(0, u64::saturating_add)
         };
         let info = used.iter().find_map(|(_, device)| device.info.as_ref());
+        let total_bytes = info.map(|info| info.total_bytes).filter(|bytes| *bytes > 0);
+        let is_exact = users.iter().zip(&used).all(|((index, _), (_, device))| {
+            device.moments.is_some() || users.len() < 2 || shared.binary_search(index).is_err()
+        });
+        let peak_bytes = is_exact.then_some(most_bytes);
+        let unused = |(total, peak): (u64, u64)| facts::part(total.saturating_sub(peak), total);
         Card {
             uuid: info.map(DeviceInfo::uuid_text),
             name: info.map(|info| info.name.clone()),
-            total_bytes: info.map(|info| info.total_bytes),
+            total_bytes,
             peak_bytes,
             peak_unix_ns,
             sum_of_peaks_bytes: sum(|device| device.peak_bytes),
             live_bytes: sum(|device| device.live_bytes),
-            is_exact: users.iter().zip(&used).all(|((index, _), (_, device))| {
-                device.moments.is_some() || users.len() < 2 || shared.binary_search(index).is_err()
-            }),
+            never_used_share: total_bytes.zip(peak_bytes).map(unused),
+            most_bytes,
             users,
         }
     };
     let mut all: Vec<Card> = by_card(ranks).into_values().map(card).collect();
     // A stable sort: cards with the same peak stay in the order of their UUIDs.
-    all.sort_by_key(|card| std::cmp::Reverse(card.peak_bytes));
+    all.sort_by_key(|card| std::cmp::Reverse(card.most_bytes));
     all
 }
 

@@ -140,7 +140,7 @@ pub struct MergedLeak {
     pub library: Option<String>,
     /// Of all processes together.
     pub bytes: u64,
-    pub in_processes: Vec<LeakOfProcess>,
+    pub processes: Vec<LeakOfProcess>,
     /// The process and the leak there that stands for all.
     #[serde(skip)]
     pub shown: (usize, usize),
@@ -186,7 +186,7 @@ fn merged(found: &[Leaks], places: &[(usize, usize)]) -> MergedLeak {
         let Leak { process: id, device, bytes, .. } = *leak((process, index));
         LeakOfProcess { id, device, bytes, process }
     };
-    let in_processes: Vec<LeakOfProcess> = places.iter().map(of).collect();
+    let processes: Vec<LeakOfProcess> = places.iter().map(of).collect();
     let Leak { verdict, level, confidence, stack, library, .. } = leak(shown);
     MergedLeak {
         verdict: *verdict,
@@ -194,8 +194,8 @@ fn merged(found: &[Leaks], places: &[(usize, usize)]) -> MergedLeak {
         confidence: *confidence,
         stack: stack.clone(),
         library: library.clone(),
-        bytes: in_processes.iter().fold(0, |sum: u64, of| sum.saturating_add(of.bytes)),
-        in_processes,
+        bytes: processes.iter().fold(0, |sum: u64, of| sum.saturating_add(of.bytes)),
+        processes,
         shown,
     }
 }

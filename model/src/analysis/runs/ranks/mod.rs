@@ -82,7 +82,7 @@ struct Lack {
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct DeviceFigures {
     /// As the process saw it; null for memory whose device is not known.
-    #[serde(rename = "ordinal", serialize_with = "facts::ordinal")]
+    #[serde(rename = "device", serialize_with = "facts::ordinal")]
     #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
     pub id: DeviceId,
     pub uuid: Option<String>,
@@ -103,7 +103,7 @@ pub struct DeviceFigures {
     #[serde(skip)]
     pub info: Option<DeviceInfo>,
     /// All memory of the process at the peak, split. Of a replay.
-    #[serde(skip)]
+    #[cfg_attr(feature = "schemas", schemars(with = "Option<crate::replay::InUseFacts>"))]
     pub in_use_at_peak: Option<InUse>,
     #[serde(skip)]
     pub peak_by_kind: BytesByKind,
@@ -161,7 +161,11 @@ impl DeviceFigures {
     }
 
     /// By a state of a replay.
-    fn of_state(id: DeviceId, device: &DeviceState, definitions: &Definitions) -> DeviceFigures {
+    pub fn of_state(
+        id: DeviceId,
+        device: &DeviceState,
+        definitions: &Definitions,
+    ) -> DeviceFigures {
         DeviceFigures {
             cap_bytes: device.cap_bytes,
             group_cap_bytes: device.group_cap_bytes,

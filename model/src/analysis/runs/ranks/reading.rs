@@ -13,7 +13,7 @@ pub fn read(traces: &[Trace], progress: parallel::Progress) -> Vec<ProcessFigure
 }
 
 /// As [`read`], with replays of at most so many bytes of traces: beyond them, a process has the figures of its summary, or the
-/// recorder's last totals, and the sum of a card's processes is not known ([`cards::Card::is_exact`]).
+/// recorder's last totals, and the sum of a card's processes is not known ([`cards::Card::peak_bytes`]).
 pub fn read_within(
     traces: &[Trace],
     most_bytes: u64,

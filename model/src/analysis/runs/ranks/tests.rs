@@ -210,7 +210,7 @@ fn processes_that_share_a_card_are_summed_at_the_same_moment() {
         holding(3, 2, 40, 0, 30),
     ]);
     let cards = cards(&ranks);
-    let of = |card: &Card| (card.users.len(), card.peak_bytes / MIB, card.sum_of_peaks_bytes / MIB);
+    let of = |card: &Card| (card.users.len(), card.most_bytes / MIB, card.sum_of_peaks_bytes / MIB);
     assert_eq!(cards.iter().map(of).collect::<Vec<_>>(), [(3, 300, 550), (1, 40, 40)]);
     let start = TraceBuilder::new().header.start_unix_ns;
     assert_eq!(cards[0].peak_unix_ns, start + 5 * SECOND);
