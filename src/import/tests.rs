@@ -4,9 +4,13 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use serde_json::json;
 use vramtrace_format::{BlockChange, DeviceId, Event, Kind, Space, StackId, TraceReader};
 
 use super::*;
+use crate::symbols::Language::{Native, Python};
+use crate::symbols::Symbols;
+use crate::trace::Definitions;
 
 fn data(name: &str) -> PathBuf {
     PathBuf::from(format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR")))
@@ -29,10 +33,15 @@ fn events(bytes: &[u8]) -> Vec<(u64, Event)> {
     all
 }
 
+fn definitions(reader: &TraceReader) -> Definitions {
+    let mut all = Definitions::default();
+    reader.definitions().for_each(|definition| all.add(definition));
+    all
+}
+
 #[test]
 fn the_csv_of_a_training_run() {
-    let path = data("varlen_s1.csv.gz");
-    let history = read(&path).unwrap();
+    let history = read(&data("varlen_s1.csv.gz")).unwrap();
     let (bytes, converted) = converted(&history, "varlen_s1.csv.gz");
     assert_eq!(
         (converted.segments, converted.blocks, converted.before, converted.contradictions),
@@ -40,14 +49,11 @@ fn the_csv_of_a_training_run() {
     );
     let events = events(&bytes);
     // What torch reported at its peak, and at the end of the run: to the byte, so each block's size is.
-    let Event::CacheState { device, allocated, reserved } = events
-        .iter()
-        .rev()
-        .find_map(|(_, event)| matches!(event, Event::CacheState { .. }).then_some(*event))
-        .unwrap()
-    else {
-        unreachable!()
+    let state = |(_, event): &(u64, Event)| match *event {
+        Event::CacheState { device, allocated, reserved } => Some((device, allocated, reserved)),
+        _ => None,
     };
+    let (device, allocated, reserved) = events.iter().rev().find_map(state).unwrap();
     assert_eq!((device, reserved), (DeviceId(0), 27_426_553_856));
     let (mut live, mut peak) = (std::collections::HashMap::new(), 0);
     let mut sum = 0;
@@ -65,8 +71,7 @@ fn the_csv_of_a_training_run() {
     assert_eq!(peak, 14_359_854_592, "torch's own peak");
     assert_eq!(sum, allocated);
     let reader = TraceReader::new(&bytes).unwrap();
-    let mut definitions = crate::trace::Definitions::default();
-    reader.definitions().for_each(|definition| definitions.add(definition));
+    let definitions = definitions(&reader);
     assert!(!definitions.has_times());
     assert_eq!(definitions.imported_from(), Some("CSV of requests"));
     assert!(definitions.stacks().is_empty());
@@ -74,8 +79,7 @@ fn the_csv_of_a_training_run() {
 
 #[test]
 fn a_snapshot_with_streams_stacks_and_a_failure() {
-    let path = data("torch_snapshot_2.11.pickle.gz");
-    let history = read(&path).unwrap();
+    let history = read(&data("torch_snapshot_2.11.pickle.gz")).unwrap();
     assert_eq!(history.conf.as_deref(), Some(""));
     let (bytes, converted) = converted(&history, "snapshot.pickle.gz");
     assert_eq!(
@@ -83,24 +87,20 @@ fn a_snapshot_with_streams_stacks_and_a_failure() {
         (11, 154, 0, 0)
     );
     let events = events(&bytes);
-    let oom = events.iter().find_map(|(time, event)| match event {
+    let oom = |(time, event): &(u64, Event)| match event {
         Event::CacheOom { size, stack, .. } => Some((*time, *size, *stack)),
         _ => None,
-    });
-    let (time, size, stack) = oom.unwrap();
+    };
+    let (time, size, stack) = events.iter().find_map(oom).unwrap();
     assert_eq!((time, size), (5_318_750_000 & !63, 1 << 50));
     let reader = TraceReader::new(&bytes).unwrap();
     assert_eq!(reader.header().start_unix_ns, 1_795_227_694_063_033_000);
-    let mut definitions = crate::trace::Definitions::default();
-    reader.definitions().for_each(|definition| definitions.add(definition));
-    let symbols = crate::symbols::Symbols::of_all(&definitions, reader.header());
+    let definitions = definitions(&reader);
+    let symbols = Symbols::of_all(&definitions, reader.header());
     let frame = symbols.stack(stack).next().unwrap();
     assert_eq!((&*frame.function, frame.line), ("<module>", Some(10)));
-    let streams: std::collections::BTreeSet<u64> = definitions
-        .sites()
-        .filter(|site| site.kind == Some(Kind::Block))
-        .map(|site| site.stream)
-        .collect();
+    let blocks = definitions.sites().filter(|site| site.kind == Some(Kind::Block));
+    let streams: std::collections::BTreeSet<u64> = blocks.map(|site| site.stream).collect();
     assert_eq!(streams.len(), 2);
     let requested = events.iter().any(|(_, event)| {
         matches!(event, Event::BlockChange { change: BlockChange::Requested(1_200_000), .. })
@@ -149,7 +149,7 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn torch_2_0_had_fewer_keys() {
-    let snapshot = pickle(&serde_json::json!({
+    let snapshot = pickle(&json!({
         "segments": [{
             "device": 0, "address": 16 * MIB, "total_size": 2 * MIB, "stream": 0,
             "allocated_size": 1024, "segment_type": "small",
@@ -174,7 +174,7 @@ fn torch_2_0_had_fewer_keys() {
     assert_eq!((converted.segments, converted.blocks, converted.before), (1, 1, 2));
     assert!(!events(&bytes).is_empty());
     // The segments alone are a dump too.
-    let alone = pickle(&serde_json::json!([{
+    let alone = pickle(&json!([{
         "device": 1, "address": MIB, "total_size": MIB, "stream": 0, "blocks": []
     }]));
     assert_eq!(parse(&alone).unwrap().devices[0].ordinal, 1);
@@ -183,7 +183,7 @@ fn torch_2_0_had_fewer_keys() {
 #[test]
 fn expandable_segments_late_versions_and_waiting_blocks() {
     let entry = |action: &str, addr: u64, size: u64, time: u64| {
-        serde_json::json!({
+        json!({
             "action": action, "addr": addr, "size": size, "stream": 5, "time_us": time,
             "frames": [
                 {"name": "at::empty", "filename": "/x/libtorch_cuda.so", "line": 0},
@@ -194,7 +194,7 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
         })
     };
     let base = 1024 * MIB;
-    let snapshot = pickle(&serde_json::json!({
+    let snapshot = pickle(&json!({
         "segments": [{
             "device": 1, "address": base, "total_size": 20 * MIB, "stream": 5,
             "segment_type": "large", "segment_pool_id": [0, 3], "is_expandable": true,
@@ -260,18 +260,16 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
     ];
     assert_eq!(found, expected);
     let reader = TraceReader::new(&bytes).unwrap();
-    let mut definitions = crate::trace::Definitions::default();
-    reader.definitions().for_each(|definition| definitions.add(definition));
+    let definitions = definitions(&reader);
     let block = definitions.sites().find(|site| site.kind == Some(Kind::Block)).unwrap();
     assert_eq!(
         (block.device, block.stream, definitions.pool(block.pool).unwrap().handle),
         (DeviceId(1), 5, 3)
     );
-    let symbols = crate::symbols::Symbols::of_all(&definitions, reader.header());
+    let symbols = Symbols::of_all(&definitions, reader.header());
     let stack = symbols.stack(StackId(2)).map(|frame| {
         (frame.language, frame.function.to_string(), frame.line, frame.library_name())
     });
-    use crate::symbols::Language::{Native, Python};
     let expected = [
         (Native, "at::empty".to_string(), None, Some("libtorch_cuda.so")),
         (Python, "run".to_string(), Some(9), None),
@@ -282,28 +280,27 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
 
 #[test]
 fn wrong_files_are_reported_what_is_wrong() {
-    let json = |value: serde_json::Value| pickle(&value);
     let block = |size: i64| {
-        json(serde_json::json!({"segments": [{
+        pickle(&json!({"segments": [{
             "device": 0, "address": 4096, "total_size": 4096, "stream": 0,
             "blocks": [{"size": size, "state": "active_allocated"}]
         }]}))
     };
-    let entry = |entry: serde_json::Value| json(serde_json::json!({"device_traces": [[entry]]}));
+    let entry = |entry: serde_json::Value| pickle(&json!({"device_traces": [[entry]]}));
     for (bytes, part) in [
         (b"hello".to_vec(), "neither a PyTorch memory snapshot"),
         (b"action,addr,size,stream\n\xff".to_vec(), "not text"),
-        (json(serde_json::json!({"a": 1})), "neither segments nor device_traces"),
-        (json(serde_json::json!([])), "neither segments nor device_traces"),
-        (json(serde_json::json!({"segments": 5})), "segments is no list"),
-        (json(serde_json::json!({"segments": [{"device": 999}]})), "segments[0]: the device"),
-        (json(serde_json::json!({"segments": [{"device": 0}]})), "segments[0]: it has no address"),
+        (pickle(&json!({"a": 1})), "neither segments nor device_traces"),
+        (pickle(&json!([])), "neither segments nor device_traces"),
+        (pickle(&json!({"segments": 5})), "segments is no list"),
+        (pickle(&json!({"segments": [{"device": 999}]})), "segments[0]: the device"),
+        (pickle(&json!({"segments": [{"device": 0}]})), "segments[0]: it has no address"),
         (block(8192), "segments[0].blocks[0] overlaps"),
         (block(-1), "segments[0].blocks[0]: its size"),
-        (entry(serde_json::json!({})), "device_traces[0][0]: it has no action"),
-        (entry(serde_json::json!({"action": "alloc"})), "device_traces[0][0]: it has no addr"),
+        (entry(json!({})), "device_traces[0][0]: it has no action"),
+        (entry(json!({"action": "alloc"})), "device_traces[0][0]: it has no addr"),
         (
-            entry(serde_json::json!({"action": "alloc", "addr": 1i64 << 60, "size": 1})),
+            entry(json!({"action": "alloc", "addr": 1i64 << 60, "size": 1})),
             "device_traces[0][0]: it ends behind",
         ),
     ] {
