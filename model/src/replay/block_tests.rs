@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{BlockChange, DeviceId, Event, Kind, Space, StackId};
+use vramtrace_format::{BlockChange, DeviceId, Event, Kind, Space, StackId, Stamped};
 
 use super::state::Inconsistencies;
 use super::*;
@@ -15,19 +15,12 @@ const B: u64 = 0x7f10_0000_0000;
 const GPU: DeviceId = DeviceId(0);
 
 fn read(builder: &TraceBuilder) -> ReplayResult {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of(builder);
     trace.replay(&trace.definitions().0, &mut ())
 }
 
 fn sums(state: &State) -> &CacheSums {
     &state.devices[&GPU].cache
-}
-
-fn map(t: &mut TraceBuilder, time_ns: u64, address: u64, size: u64, object: u64) {
-    t.alloc(time_ns, Kind::Vmm, object, size);
-    t.event(time_ns, Event::Map { address, size, offset: 0, object, stack: Default::default() });
 }
 
 #[test]
@@ -64,10 +57,10 @@ fn blocks_are_in_no_sum_of_driver_memory() {
 fn adjacent_mappings_are_one_segment_and_a_neighbour_of_another_size_is_not() {
     let mut t = TraceBuilder::new();
     for page in 0..3 {
-        map(&mut t, SECOND, A + page * 20 * MIB, 20 * MIB, page + 1);
+        t.mapped(SECOND, A + page * 20 * MIB, 20 * MIB, page + 1);
     }
     // Mapped right behind by somebody else.
-    map(&mut t, SECOND, A + 60 * MIB, 8 * MIB, 9);
+    t.mapped(SECOND, A + 60 * MIB, 8 * MIB, 9);
     t.alloc(2 * SECOND, Kind::Block, A, 30 * MIB);
     let state = read(&t).state;
     assert_eq!(sums(&state).reserved, 60 * MIB, "the third page is of the same size");
@@ -75,16 +68,10 @@ fn adjacent_mappings_are_one_segment_and_a_neighbour_of_another_size_is_not() {
     assert_eq!((segments.len(), segments[0].bytes), (1, 60 * MIB));
     assert_eq!(segments[0].objects(&state).count(), 3);
     // A page that continues it, then one out of the middle goes.
-    t.event(
-        3 * SECOND,
-        Event::Unmap { address: A + 60 * MIB, size: 8 * MIB, stack: Default::default() },
-    );
-    map(&mut t, 3 * SECOND, A + 60 * MIB, 20 * MIB, 10);
+    t.unmap(3 * SECOND, A + 60 * MIB, 8 * MIB);
+    t.mapped(3 * SECOND, A + 60 * MIB, 20 * MIB, 10);
     assert_eq!(sums(&read(&t).state).reserved, 80 * MIB);
-    t.event(
-        4 * SECOND,
-        Event::Unmap { address: A + 40 * MIB, size: 20 * MIB, stack: Default::default() },
-    );
+    t.unmap(4 * SECOND, A + 40 * MIB, 20 * MIB);
     let state = read(&t).state;
     assert_eq!((sums(&state).reserved, sums(&state).peak_reserved.bytes), (60 * MIB, 80 * MIB));
     let extents: Vec<_> = state.segments().iter().map(|s| (s.start, s.bytes)).collect();
@@ -95,7 +82,7 @@ fn adjacent_mappings_are_one_segment_and_a_neighbour_of_another_size_is_not() {
 fn blocks_end_with_the_memory_below_them() {
     let mut t = TraceBuilder::new();
     t.alloc(SECOND, Kind::Device, A, 20 * MIB);
-    map(&mut t, SECOND, B, 20 * MIB, 1);
+    t.mapped(SECOND, B, 20 * MIB, 1);
     t.alloc(SECOND, Kind::Block, A, MIB);
     t.alloc(SECOND, Kind::Block, A + MIB, MIB);
     t.alloc(SECOND, Kind::Block, B, MIB);
@@ -103,7 +90,7 @@ fn blocks_end_with_the_memory_below_them() {
     let state = read(&t).state;
     assert_eq!((sums(&state).allocated, sums(&state).reserved), (MIB, 20 * MIB));
     assert_eq!(state.inconsistencies.blocks_without_memory, 2);
-    t.event(3 * SECOND, Event::Unmap { address: B, size: 20 * MIB, stack: Default::default() });
+    t.unmap(3 * SECOND, B, 20 * MIB);
     let state = read(&t).state;
     assert_eq!((sums(&state).allocated, sums(&state).reserved), (0, 0));
     assert_eq!(state.live.blocks().count(), 0);
@@ -140,33 +127,16 @@ fn a_checkpoint_tells_blocks_in_any_order() {
     t.event(5 * SECOND, listed(block));
     t.event(5 * SECOND, listed(other));
     for page in 0..2 {
-        let (address, object) = (A + page * 20 * MIB, page + 1);
+        let (address, size, offset, object) = (A + page * 20 * MIB, 20 * MIB, 0, page + 1);
+        let (owner, stack) = Default::default();
         t.event(
             5 * SECOND,
-            Event::CheckpointMap {
-                id,
-                address,
-                size: 20 * MIB,
-                offset: 0,
-                object,
-                owner: Default::default(),
-                stack: Default::default(),
-            },
+            Event::CheckpointMap { id, address, size, offset, object, owner, stack },
         );
     }
     t.event(5 * SECOND, listed(segment));
-    let allocations = 7;
-    t.event(
-        5 * SECOND,
-        Event::CheckpointTotals {
-            id,
-            site: block.site,
-            stack: StackId(0),
-            allocations,
-            frees: 5,
-            bytes: 9,
-        },
-    );
+    let (site, stack, allocations, frees, bytes) = (block.site, StackId(0), 7, 5, 9);
+    t.event(5 * SECOND, Event::CheckpointTotals { id, site, stack, allocations, frees, bytes });
     t.event(5 * SECOND, Event::CheckpointEnd { id });
     t.free(6 * SECOND, Space::Block, B);
     let state = read(&t).state;
@@ -194,17 +164,10 @@ fn the_frameworks_own_totals_are_compared() {
 
 #[test]
 fn requests_that_the_framework_gave_up() {
-    let oom = Event::CacheOom {
-        device: GPU,
-        size: 12 * MIB,
-        allocated: MIB,
-        reserved: 20 * MIB,
-        stack: StackId(0),
-    };
     let mut t = TraceBuilder::new();
     t.alloc(SECOND, Kind::Device, B, 20 * MIB);
     t.alloc(SECOND, Kind::Block, B, 12 * MIB);
-    t.event(4 * SECOND, oom);
+    t.out_of_memory(4 * SECOND, 12 * MIB);
     let state = read(&t).state;
     assert_eq!(sums(&state).ooms, 1);
     assert!(sums(&state).ended_in_oom());
@@ -278,7 +241,7 @@ proptest! {
                     if mapped {
                         for page in 0..pages {
                             object += 1;
-                            map(&mut t, SECOND, start + page * PAGE_SIZE, PAGE_SIZE, object);
+                            t.mapped(SECOND, start + page * PAGE_SIZE, PAGE_SIZE, object);
                         }
                     } else {
                         t.alloc(SECOND, Kind::Device, start, pages * PAGE_SIZE);
@@ -294,7 +257,7 @@ proptest! {
                     let bytes = part.pages * PAGE_SIZE;
                     blocks.retain(|(address, _)| !(start..start + bytes).contains(address));
                     match part.mapped {
-                        true => t.event(SECOND, Event::Unmap { address: start, size: bytes, stack: Default::default() }),
+                        true => t.unmap(SECOND, start, bytes),
                         false => t.free(SECOND, Space::Device, start),
                     }
                 }
@@ -363,31 +326,19 @@ proptest! {
 struct Heard(Vec<(&'static str, u64)>);
 
 impl Observer for Heard {
-    fn on_alloc(&mut self, _: &vramtrace_format::Stamped, key: Key, _: &Live, _: AllocCause) {
+    fn on_alloc(&mut self, _: &Stamped, key: Key, _: &Live, _: AllocCause) {
         self.0.push(("alloc", key.number));
     }
 
-    fn on_block_alloc(
-        &mut self,
-        _: &vramtrace_format::Stamped,
-        address: u64,
-        _: &Live,
-        _: AllocCause,
-    ) {
+    fn on_block_alloc(&mut self, _: &Stamped, address: u64, _: &Live, _: AllocCause) {
         self.0.push(("block", address));
     }
 
-    fn on_block_free(
-        &mut self,
-        _: &vramtrace_format::Stamped,
-        address: u64,
-        _: &Live,
-        _: FreeCause,
-    ) {
+    fn on_block_free(&mut self, _: &Stamped, address: u64, _: &Live, _: FreeCause) {
         self.0.push(("freed", address));
     }
 
-    fn on_segment(&mut self, _: &vramtrace_format::Stamped, key: Key, _: &Live) {
+    fn on_segment(&mut self, _: &Stamped, key: Key, _: &Live) {
         self.0.push(("segment", key.number));
     }
 }
@@ -396,15 +347,13 @@ impl Observer for Heard {
 fn observers_hear_of_blocks_apart_and_of_segments_when_they_become_one() {
     let mut t = TraceBuilder::new();
     t.alloc(SECOND, Kind::Device, A, 20 * MIB);
-    map(&mut t, SECOND, B, 2 * MIB, 7);
+    t.mapped(SECOND, B, 2 * MIB, 7);
     t.alloc(SECOND, Kind::Block, A, MIB);
     t.alloc(SECOND, Kind::Block, A + MIB, MIB);
     t.alloc(SECOND, Kind::Block, B, MIB);
-    map(&mut t, SECOND, B + 2 * MIB, 2 * MIB, 8);
+    t.mapped(SECOND, B + 2 * MIB, 2 * MIB, 8);
     t.free(SECOND, Space::Block, A);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    t.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of(&t);
     let mut heard = Heard::default();
     trace.replay(&trace.definitions().0, &mut heard);
     let expected = [

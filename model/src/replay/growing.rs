@@ -151,9 +151,7 @@ mod tests {
 
     #[test]
     fn readings_of_any_length_give_the_state_of_a_replay() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        cached().write(file.path());
-        let trace = Trace::open(file.path()).unwrap();
+        let trace = Trace::of(&cached());
         let definitions = trace.definitions().0;
         for step in [1, 7, 1000] {
             let (mut growing, mut counts) = (GrowingReplay::default(), Counts::default());

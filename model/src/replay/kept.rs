@@ -116,9 +116,7 @@ mod tests {
 
     #[test]
     fn a_replay_from_a_point_has_the_states_of_a_whole_one() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        cached().write(file.path());
-        let trace = Trace::open(file.path()).unwrap();
+        let trace = Trace::of(&cached());
         let definitions = trace.definitions().0;
         let whole = trace.replay(&definitions, &mut ()).state;
         let mut offsets = Vec::new();
@@ -151,9 +149,7 @@ mod tests {
 
     #[test]
     fn the_point_before_the_peak_stays() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        cached().write(file.path());
-        let trace = Trace::open(file.path()).unwrap();
+        let trace = Trace::of(&cached());
         let definitions = trace.definitions().0;
         let mut kept = Kept::every(1);
         let end =

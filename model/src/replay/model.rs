@@ -67,9 +67,8 @@ proptest! {
     #[test]
     fn live_bytes_equal_a_naive_sum(steps in proptest::collection::vec(step(), 1..200)) {
         let mut builder = TraceBuilder::new();
-        let mut definitions = Definitions::default();
         let sites = KINDS.map(|kind| builder.site(kind, 0));
-        builder.definitions().iter().for_each(|d| definitions.add(d.clone()));
+        let definitions = Definitions::of_builder(&builder);
         let site_of = |kind: Kind| sites[KINDS.iter().position(|k| *k == kind).unwrap()];
         let mut replay = Replay::new();
         let mut live: HashMap<Key, (Kind, u64)> = HashMap::new();
@@ -80,14 +79,9 @@ proptest! {
                 Step::Alloc { kind, slot, size } => {
                     let key = key(kind, slot);
                     live.insert(key, (kind, size));
-                    Event::Alloc(Alloc {
-                        key: key.number,
-                        space: key.space,
-                        size,
-                        site: site_of(kind),
-                        stack: Default::default(),
-                        requested: None,
-                    })
+                    let (site, stack, requested) = (site_of(kind), Default::default(), None);
+                    let (key, space) = (key.number, key.space);
+                    Event::Alloc(Alloc { key, space, size, site, stack, requested })
                 }
                 Step::Free { kind, slot } => {
                     let key = key(kind, slot);

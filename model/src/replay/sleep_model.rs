@@ -66,15 +66,13 @@ impl Machine {
     fn new() -> Machine {
         let mut builder = TraceBuilder::new();
         let sites = [builder.site(Kind::Vmm, 0), builder.site(Kind::Block, 0)];
-        let mut definitions = Definitions::default();
-        builder.definitions().iter().for_each(|d| definitions.add(d.clone()));
         Machine {
             model: AddressModel::new(SLOTS * SLOT, UNIT),
             objects: Vec::new(),
             next: 0,
             blocks: Vec::new(),
             replay: Replay::new(),
-            definitions,
+            definitions: Definitions::of_builder(&builder),
             sites,
             events: 0,
         }
@@ -112,15 +110,8 @@ impl Machine {
         self.objects.push((object, units, false));
         self.model.created(object, units);
         let stack = StackId(object as u32);
-        let (space, size, site) = (Space::Vmm, units * UNIT, self.sites[0]);
-        self.happens(Event::Alloc(Alloc {
-            key: object,
-            space,
-            size,
-            site,
-            stack,
-            requested: None,
-        }));
+        let (key, space, size, site) = (object, Space::Vmm, units * UNIT, self.sites[0]);
+        self.happens(Event::Alloc(Alloc { key, space, size, site, stack, requested: None }));
         object
     }
 
@@ -177,16 +168,12 @@ impl Machine {
             }
             Step::Create { units } => drop(self.create(units)),
             Step::Map { pick, at, offset, units } => {
-                let named: Vec<(u64, u64)> = self
-                    .objects
-                    .iter()
-                    .filter(|(.., released)| !released)
-                    .map(|(object, units, _)| (*object, *units))
-                    .collect();
+                let named: Vec<_> =
+                    self.objects.iter().filter(|(.., released)| !released).copied().collect();
                 if named.is_empty() {
                     return;
                 }
-                let (object, all) = named[pick % named.len()];
+                let (object, all, _) = named[pick % named.len()];
                 let units = units.min(all.saturating_sub(offset));
                 let range = at..at + units as usize;
                 // In one slot, and where nothing is.
@@ -213,13 +200,9 @@ impl Machine {
             }
             Step::Sleep { slot } => {
                 self.unmap(slot * SLOT, SLOT);
-                let shown: Vec<u64> = self.objects.iter().map(|(object, ..)| *object).collect();
-                for object in shown {
-                    if !self.model.shows(object)
-                        && let Some(one) = self.objects.iter_mut().find(|one| one.0 == object)
-                    {
-                        one.2 = true;
-                    }
+                let model = &self.model;
+                for (object, _, released) in &mut self.objects {
+                    *released |= !model.shows(*object);
                 }
                 self.end_objects();
             }
@@ -247,15 +230,9 @@ impl Machine {
                 }
                 self.blocks.push((at, units));
                 let (key, size) = (self.model.address(at), units as u64 * UNIT);
-                let (space, site, stack) = (Space::Block, self.sites[1], StackId(5));
-                self.happens(Event::Alloc(Alloc {
-                    key,
-                    space,
-                    size,
-                    site,
-                    stack,
-                    requested: None,
-                }));
+                let (space, site, stack, requested) =
+                    (Space::Block, self.sites[1], StackId(5), None);
+                self.happens(Event::Alloc(Alloc { key, space, size, site, stack, requested }));
             }
             Step::Free { pick } => {
                 if self.blocks.is_empty() {

@@ -11,9 +11,7 @@ const A: u64 = 0x7f00_0000_0000;
 const GPU: DeviceId = DeviceId(0);
 
 fn read(builder: &TraceBuilder) -> State {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of(builder);
     trace.replay(&trace.definitions().0, &mut ()).state
 }
 
@@ -72,7 +70,7 @@ fn blocks_live_on_while_they_sleep_and_have_their_owner_when_they_wake() {
 fn residency_is_bytes() {
     let mut t = region();
     // Of the first block 2 MiB, and all of the second.
-    t.event(SECOND, Event::Unmap { address: A + 4 * MIB, size: 12 * MIB, stack: StackId(0) });
+    t.unmap(SECOND, A + 4 * MIB, 12 * MIB);
     let state = read(&t);
     assert_eq!((cache(&state).paused, cache(&state).reserved_paused), (6 * MIB, 12 * MIB));
     let paused: Vec<u64> = state.segments()[0].blocks.iter().map(|block| block.paused).collect();
@@ -118,8 +116,7 @@ fn a_refused_unmap_is_as_if_it_had_not_been() {
     unmap(&mut t, A, 20 * MIB, 1);
     let (space, site) = (Space::Vmm, SiteId(0));
     t.event(SECOND, Event::FreeFailed { key: 1, space, site, result: 1 });
-    let back = Event::Map { address: A, size: 20 * MIB, offset: 0, object: 1, stack: StackId(0) };
-    t.event(SECOND, back);
+    t.map(SECOND, A, 20 * MIB, 1);
     let state = read(&t);
     assert_eq!((cache(&state).paused, state.devices[&GPU].live_bytes), (0, 20 * MIB));
     assert_eq!(state.space.at(A).unwrap().woken, None);
@@ -131,7 +128,7 @@ fn without_reservations_blocks_end_with_what_is_unmapped_below_them() {
     map(&mut t, A, 20 * MIB, 1);
     t.alloc_by(SECOND, Kind::Block, A, 6 * MIB, 5);
     t.alloc_by(SECOND, Kind::Block, A + 8 * MIB, 4 * MIB, 6);
-    t.event(SECOND, Event::Unmap { address: A + 8 * MIB, size: 12 * MIB, stack: StackId(0) });
+    t.unmap(SECOND, A + 8 * MIB, 12 * MIB);
     let state = read(&t);
     // The first part stays mapped.
     assert_eq!((cache(&state).allocated, cache(&state).reserved), (6 * MIB, 8 * MIB));
@@ -144,9 +141,8 @@ fn a_placeholder_backs_no_block() {
     let mut t = TraceBuilder::new();
     reserve(&mut t, A, 20 * MIB);
     t.alloc_by(SECOND, Kind::Vmm, 1, 10 * MIB, 1);
-    let (offset, object, stack) = (0, 1, StackId(0));
     for address in [A, A + 10 * MIB] {
-        t.event(SECOND, Event::Map { address, size: 10 * MIB, offset, object, stack });
+        t.map(SECOND, address, 10 * MIB, 1);
         t.alloc_by(SECOND, Kind::Block, address, 4 * MIB, 5);
     }
     let state = read(&t);
@@ -155,7 +151,7 @@ fn a_placeholder_backs_no_block() {
     // Mapped once more in another reservation, an object is no placeholder.
     let mut t = region();
     reserve(&mut t, 2 * A, 20 * MIB);
-    t.event(SECOND, Event::Map { address: 2 * A, size: 20 * MIB, offset, object, stack });
+    t.map(SECOND, 2 * A, 20 * MIB, 1);
     assert_eq!(cache(&read(&t)).paused, 0);
 }
 
@@ -165,25 +161,19 @@ fn a_checkpoint_knows_what_sleeps_and_whose_it_is() {
     t.lose();
     let id = 1;
     let (site, stack, device) = (SiteId(0), StackId(9), GPU);
-    let reservation = |address, asleep, stack, size| Event::CheckpointReserve {
-        id,
-        asleep,
-        device,
-        address,
-        size,
-        site,
-        stack,
-    };
     t.event(SECOND, Event::CheckpointBegin { id });
-    t.event(SECOND, reservation(A, false, stack, 20 * MIB));
-    t.event(SECOND, reservation(2 * A, false, stack, 20 * MIB));
-    t.event(SECOND, reservation(A, true, StackId(1), 20 * MIB));
+    for (address, asleep, stack) in
+        [(A, false, stack), (2 * A, false, stack), (A, true, StackId(1))]
+    {
+        let size = 20 * MIB;
+        t.event(
+            SECOND,
+            Event::CheckpointReserve { id, asleep, device, address, size, site, stack },
+        );
+    }
     let (address, size, offset, object) = (2 * A, 20 * MIB, 0, 7);
-    let owner = StackId(3);
-    t.event(
-        SECOND,
-        Event::CheckpointMap { id, address, size, offset, object, owner, stack: StackId(60) },
-    );
+    let (owner, stack) = (StackId(3), StackId(60));
+    t.event(SECOND, Event::CheckpointMap { id, address, size, offset, object, owner, stack });
     for (kind, key, size) in [(Kind::Block, A, 4 * MIB), (Kind::Vmm, 7, 20 * MIB)] {
         let alloc = t.allocation(kind, 0, key, size);
         t.event(SECOND, Event::CheckpointAlloc { id, time_ns: 0, alloc });

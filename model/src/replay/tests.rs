@@ -16,9 +16,7 @@ fn read(builder: &TraceBuilder) -> ReplayResult {
 }
 
 fn read_bytes(bytes: &[u8], until: Until) -> ReplayResult {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), bytes).unwrap();
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of_bytes(bytes.to_vec()).unwrap();
     let (definitions, damage) = trace.definitions();
     let mut reading = trace.replay_until(&definitions, until, &mut (), &mut |_, _| {});
     reading.damage.ranges.extend(damage);
@@ -51,10 +49,8 @@ fn every_kind_counts_as_the_driver_takes_it() {
     t.event(10 * MS, Event::PoolState { pool: PoolId(1), reserved: 32 * MIB, used: 1024 });
     t.event(10 * MS, Event::PoolState { pool: PoolId(2), reserved: 64 * MIB, used: 1024 });
     t.alloc(11 * MS, Kind::Graph, 96 * PAGE, 200 * MIB);
-    t.event(
-        11 * MS,
-        Event::GraphState { device: DeviceId(0), reserved: 224 * MIB, used: 200 * MIB },
-    );
+    let (device_id, reserved, used) = (DeviceId(0), 224 * MIB, 200 * MIB);
+    t.event(11 * MS, Event::GraphState { device: device_id, reserved, used });
     t.event(12 * MS, Event::Ended);
     let reading = read(&t);
     let d = device(&reading);
@@ -185,19 +181,9 @@ fn an_address_given_out_again_ends_the_earlier_one() {
 fn one_unmap_covers_several_mappings() {
     let mut t = TraceBuilder::new();
     for n in 0..4 {
-        let (size, offset) = (PAGE, 0);
-        t.event(
-            MS,
-            Event::Map {
-                address: (16 + n) * PAGE,
-                size,
-                offset,
-                object: n,
-                stack: Default::default(),
-            },
-        );
+        t.map(MS, (16 + n) * PAGE, PAGE, n);
     }
-    t.event(2 * MS, Event::Unmap { address: 17 * PAGE, size: 2 * PAGE, stack: Default::default() });
+    t.unmap(2 * MS, 17 * PAGE, 2 * PAGE);
     let reading = read(&t);
     let left: Vec<u64> = reading.state.space.mappings().map(|m| m.address / PAGE).collect();
     assert_eq!(left, [16, 19]);
@@ -294,15 +280,8 @@ fn without_nvml_there_is_no_process_figure() {
 #[test]
 fn an_undefined_site_is_the_unknown_device_never_device_0() {
     let mut t = TraceBuilder::new();
-    let alloc = Alloc {
-        key: 512,
-        space: Space::Device,
-        size: 4 * MIB,
-        site: SiteId(77),
-        stack: StackId(0),
-        requested: None,
-    };
-    t.event(MS, Event::Alloc(alloc));
+    let known = t.allocation(Kind::Device, 0, 512, 4 * MIB);
+    t.event(MS, Event::Alloc(Alloc { site: SiteId(77), ..known }));
     let reading = read(&t);
     assert!(!reading.state.devices.contains_key(&DeviceId(0)));
     assert_eq!(reading.state.devices[&DeviceId::UNKNOWN].live_bytes, 4 * MIB);
@@ -333,24 +312,15 @@ fn checkpoint(t: &mut TraceBuilder, begin_ns: u64, totals: Counters) {
     let stack = StackId(0);
     let time_ns = MS;
     t.event(begin_ns, Event::CheckpointContext { id, context, device, time_ns, stack });
-    t.event(
-        begin_ns + 5 * MS,
-        Event::CheckpointTotals {
-            id,
-            site: old.site,
-            stack,
-            allocations: totals.allocations,
-            frees: totals.frees,
-            bytes: 0,
-        },
-    );
+    let Counters { allocations, frees, .. } = totals;
+    let (time_ns, site, bytes) = (begin_ns + 5 * MS, old.site, 0);
+    t.event(time_ns, Event::CheckpointTotals { id, site, stack, allocations, frees, bytes });
     t.event(begin_ns + 5 * MS, Event::CheckpointCounters { id, counters: totals });
     t.event(begin_ns + 6 * MS, Event::CheckpointEnd { id });
 }
 
 fn totals() -> Counters {
     Counters {
-        device: 0,
         live: 28 * MIB,
         peak: 999 * MIB,
         peak_time_ns: 77 * MS,
@@ -359,9 +329,8 @@ fn totals() -> Counters {
         allocations: 1000,
         frees: 997,
         refused_by_cap: 5,
-        warned: 0,
         refused_by_driver: 2,
-        counted: 0,
+        ..Counters::default()
     }
 }
 

@@ -294,7 +294,7 @@ pub fn demangle(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::TestFiles;
+    use crate::trace::{TestFiles, in_repository};
 
     #[test]
     fn names_of_two_languages_are_demangled() {
@@ -342,40 +342,28 @@ mod tests {
 
     #[test]
     fn another_build_a_missing_file_and_no_elf_are_reported() {
-        let own = std::env::current_exe().unwrap();
-        let error = names(&TestFiles, &own, &[1, 2, 3], &[1]).unwrap_err();
-        assert!(matches!(&error, Unnamed::Changed { traced, .. } if traced == "010203"), "{error}");
-        let error = names(&TestFiles, Path::new("/nowhere/libgone.so"), &[], &[1]).unwrap_err();
-        assert!(matches!(error, Unnamed::Missing), "{error}");
-        let error = names(&TestFiles, Path::new("/proc/self/maps"), &[], &[1]).unwrap_err();
-        assert!(matches!(error, Unnamed::NotElf(_) | Unnamed::Unreadable(_)), "{error}");
-        let error = names(&TestFiles, Path::new("/"), &[], &[1]).unwrap_err();
-        assert!(matches!(error, Unnamed::Unreadable(_)), "{error}");
-        let text = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(text.path(), "no library").unwrap();
-        assert!(matches!(
-            names(&TestFiles, text.path(), &[], &[1]).unwrap_err(),
-            Unnamed::NotElf(_)
-        ));
+        let why =
+            |path: &Path, build_id: &[u8]| names(&TestFiles, path, build_id, &[1]).unwrap_err();
+        let changed = why(&std::env::current_exe().unwrap(), &[1, 2, 3]);
+        assert!(matches!(&changed, Unnamed::Changed { traced, .. } if traced == "010203"));
+        assert!(matches!(why(Path::new("/nowhere/libgone.so"), &[]), Unnamed::Missing));
+        let maps = why(Path::new("/proc/self/maps"), &[]);
+        assert!(matches!(maps, Unnamed::NotElf(_) | Unnamed::Unreadable(_)), "{maps}");
+        assert!(matches!(why(Path::new("/"), &[]), Unnamed::Unreadable(_)));
+        assert!(matches!(why(&in_repository("README.md"), &[]), Unnamed::NotElf(_)));
     }
 
     /// Its functions are known from .dynsym alone where it is stripped.
     #[test]
     fn a_library_of_the_system_is_named() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let libc = maps
-            .lines()
-            .filter_map(|line| line.split_once('/'))
-            // libc-2.31.so where glibc is older than 2.34.
-            .find_map(|(_, rest)| {
-                let named = rest.contains("/libc.so") || rest.contains("/libc-2.");
-                named.then(|| format!("/{rest}"))
-            });
-        let path = libc.expect("a libc");
-        let base = maps.lines().find(|line| line.ends_with(&path)).unwrap();
+        // libc-2.31.so where glibc is older than 2.34.
+        let is_libc = |line: &&str| line.contains("/libc.so") || line.contains("/libc-2.");
+        let base = maps.lines().find(is_libc).expect("a libc");
+        let path = &base[base.find('/').unwrap()..];
         let base = u64::from_str_radix(base.split('-').next().unwrap(), 16).unwrap();
         let at = libc::gnu_get_libc_version as *const () as u64 - base + 1;
-        let found = names(&TestFiles, Path::new(&path), &[], &[at]).unwrap().names;
+        let found = names(&TestFiles, Path::new(path), &[], &[at]).unwrap().names;
         let function = found[0].last().and_then(|name| name.function.as_deref()).unwrap();
         assert!(function == "gnu_get_libc_version", "{function}");
     }

@@ -41,12 +41,10 @@ mod tests {
     use super::*;
 
     fn left(names: &[(&str, &str)]) -> usize {
-        let frame = |(function, file): &(&str, &str)| Frame {
-            language: if file.ends_with(".py") { Language::Python } else { Language::Native },
-            function: (*function).into(),
-            file: (*file).into(),
-            line: None,
-            library: None,
+        let frame = |&(function, file): &(&str, &str)| {
+            let python = file.ends_with(".py");
+            let language = if python { Language::Python } else { Language::Native };
+            Frame::of(language, function, file, "")
         };
         let frames: Vec<Frame> = names.iter().map(frame).collect();
         inside(frames.iter())

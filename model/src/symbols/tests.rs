@@ -12,44 +12,21 @@ fn definitions(all: Vec<Definition>) -> Definitions {
 }
 
 fn module(id: u32, path: &str, start: u64) -> Definition {
-    Definition::Module {
-        id,
-        path: path.into(),
-        build_id: Vec::new(),
-        base: start,
-        start,
-        end: start + 0x1000,
-    }
+    let (path, build_id, base, end) = (path.into(), Vec::new(), start, start + 0x1000);
+    Definition::Module { id, path, build_id, base, start, end }
 }
 
 fn code(id: u32, name: &str, file: &str, first_line: i32) -> Definition {
-    Definition::Code {
-        id,
-        minor: 9,
-        name: name.into(),
-        file: file.into(),
-        first_line,
-        line_table: vec![4, 1, 4, 1],
-    }
+    let (name, file, line_table) = (name.into(), file.into(), vec![4, 1, 4, 1]);
+    Definition::Code { id, minor: 9, name, file, first_line, line_table }
 }
 
 fn stack(id: u32, native: &[u64], python: &[(u32, i32)], joins: &[(u32, u32)]) -> Definition {
-    Definition::Stack {
-        id: StackId(id),
-        flags: StackFlags(0),
-        native: native.to_vec(),
-        python: python
-            .iter()
-            .map(|(code, last_instruction)| PythonFrame {
-                code: *code,
-                last_instruction: *last_instruction,
-            })
-            .collect(),
-        joins: joins
-            .iter()
-            .map(|(python, native)| Join { python: *python, native: *native })
-            .collect(),
-    }
+    let frame = |&(code, last_instruction): &(u32, i32)| PythonFrame { code, last_instruction };
+    let join = |&(python, native): &(u32, u32)| Join { python, native };
+    let (id, flags, native) = (StackId(id), StackFlags(0), native.to_vec());
+    let (python, joins) = (python.iter().map(frame).collect(), joins.iter().map(join).collect());
+    Definition::Stack { id, flags, native, python, joins }
 }
 
 fn header() -> Header {
@@ -85,20 +62,15 @@ fn two_languages_become_one_stack() {
         ),
     ]);
     let symbols = Symbols::of_all(&definitions, &header());
-    assert_eq!(
-        frame_names(&symbols, 1),
-        ["libtorch_cuda.so+0x10", "Model.forward (model.py:101)", "<module> (train.py:1)"]
-    );
-    assert!(
-        symbols.problems().iter().all(|problem| !problem.contains("libpython")),
-        "what is hidden needs no names: {:?}",
-        symbols.problems()
-    );
-    let first = symbols.stack(StackId(1)).next().unwrap();
-    assert_eq!(first.language, Language::Native);
-    assert_eq!(first.library.as_deref(), Some("/nowhere/libtorch_cuda.so"));
-    let second = symbols.stack(StackId(1)).nth(1).unwrap();
-    assert_eq!((second.language, second.library.as_deref()), (Language::Python, None));
+    let names = ["libtorch_cuda.so+0x10", "Model.forward (model.py:101)", "<module> (train.py:1)"];
+    assert_eq!(frame_names(&symbols, 1), names);
+    // What is hidden needs no names.
+    let problems = symbols.problems();
+    assert!(problems.iter().all(|problem| !problem.contains("libpython")), "{problems:?}");
+    let of = |frame: &Frame| (frame.language, frame.library.as_deref().map(str::to_string));
+    let frames: Vec<_> = symbols.stack(StackId(1)).take(2).map(of).collect();
+    let library = "/nowhere/libtorch_cuda.so".to_string();
+    assert_eq!(frames, [(Language::Native, Some(library)), (Language::Python, None)]);
 }
 
 #[test]
@@ -145,14 +117,8 @@ fn what_gives_no_names_is_said_once_each() {
 #[test]
 fn this_program_changed_since_it_was_traced_is_not_asked() {
     let own = std::env::current_exe().unwrap();
-    let changed = Definition::Module {
-        id: 1,
-        path: own.to_str().unwrap().into(),
-        build_id: vec![1; 20],
-        base: 0,
-        start: 0,
-        end: 1 << 40,
-    };
+    let (path, build_id, base, start) = (own.to_str().unwrap().into(), vec![1; 20], 0, 0);
+    let changed = Definition::Module { id: 1, path, build_id, base, start, end: 1 << 40 };
     let definitions = definitions(vec![changed, stack(1, &[0x5000], &[], &[])]);
     let symbols = Symbols::of_all(&definitions, &header());
     assert_eq!(frame_names(&symbols, 1), [format!("{}+0x5000", base_name(own.to_str().unwrap()))]);
@@ -164,17 +130,7 @@ fn this_program_changed_since_it_was_traced_is_not_asked() {
 fn the_main_program_without_a_name_is_the_executable() {
     let own = std::env::current_exe().unwrap();
     let header = Header { executable: own.to_str().unwrap().into(), ..header() };
-    let definitions = definitions(vec![
-        Definition::Module {
-            id: 1,
-            path: String::new(),
-            build_id: Vec::new(),
-            base: 0,
-            start: 0,
-            end: 1 << 40,
-        },
-        stack(1, &[0x10], &[], &[]),
-    ]);
+    let definitions = definitions(vec![module(1, "", 0), stack(1, &[0x10], &[], &[])]);
     let symbols = Symbols::of_all(&definitions, &header);
     let frame = symbols.stack(StackId(1)).next().unwrap();
     assert_eq!(frame.library.as_deref(), own.to_str());
@@ -183,16 +139,11 @@ fn the_main_program_without_a_name_is_the_executable() {
 
 #[test]
 fn a_stack_without_frames_says_why() {
-    let lacking = |id, flags: &[StackFlags]| {
-        let mut all = StackFlags(0);
-        flags.iter().for_each(|flag| all.add(*flag));
-        Definition::Stack {
-            id: StackId(id),
-            flags: all,
-            native: vec![],
-            python: vec![],
-            joins: vec![],
-        }
+    let lacking = |id, all: &[StackFlags]| {
+        let (id, mut flags) = (StackId(id), StackFlags(0));
+        all.iter().for_each(|flag| flags.add(*flag));
+        let (native, python, joins) = Default::default();
+        Definition::Stack { id, flags, native, python, joins }
     };
     let definitions = definitions(vec![
         lacking(1, &[StackFlags::TOO_MANY]),
@@ -201,16 +152,14 @@ fn a_stack_without_frames_says_why() {
     ]);
     let symbols = Symbols::of_all(&definitions, &header());
     let why = [0, 1, 2, 3, 4].map(|id| symbols.why_empty(StackId(id)));
-    assert_eq!(
-        why,
-        [
-            "no stack was taken",
-            "stacks that came when the recorder had room for no more",
-            "a thread without Python frames",
-            "a stack without frames",
-            "its stack is not in the trace",
-        ]
-    );
+    let expected = [
+        "no stack was taken",
+        "stacks that came when the recorder had room for no more",
+        "a thread without Python frames",
+        "a stack without frames",
+        "its stack is not in the trace",
+    ];
+    assert_eq!(why, expected);
     assert!(frame_names(&symbols, 1).is_empty() && frame_names(&symbols, 4).is_empty());
 }
 

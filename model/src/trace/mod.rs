@@ -20,4 +20,4 @@ pub use opened::{DamageFound, Opened, Trace};
 pub use stacks::{Address, Code, Module, Stack, Stacks};
 pub use summary::{DeviceSummary, EndSummary, LastTotals};
 #[cfg(test)]
-pub(crate) use tests::TestFiles;
+pub(crate) use tests::{TestFiles, in_repository, unpacked};

@@ -201,6 +201,32 @@ impl TraceBuilder {
         self.event(time_ns, Event::Free { key, space, site: SiteId(0) });
     }
 
+    pub fn map(&mut self, time_ns: u64, address: u64, size: u64, object: u64) {
+        let (offset, stack) = (0, StackId(0));
+        self.event(time_ns, Event::Map { address, size, offset, object, stack });
+    }
+
+    /// Memory that is made and mapped.
+    pub fn mapped(&mut self, time_ns: u64, address: u64, size: u64, object: u64) {
+        self.alloc(time_ns, Kind::Vmm, object, size);
+        self.map(time_ns, address, size, object);
+    }
+
+    pub fn unmap(&mut self, time_ns: u64, address: u64, size: u64) {
+        self.event(time_ns, Event::Unmap { address, size, stack: StackId(0) });
+    }
+
+    /// PyTorch raises an out-of-memory error for a request of this size.
+    pub fn out_of_memory(&mut self, time_ns: u64, size: u64) {
+        let (device, stack) = (DeviceId(0), StackId(0));
+        self.event(time_ns, Event::CacheOom { device, size, allocated: 0, reserved: 0, stack });
+    }
+
+    /// Defines a setting of the process.
+    pub fn setting(&mut self, name: &str, value: &str) {
+        self.define(Definition::Setting { name: name.into(), value: value.into() });
+    }
+
     pub fn context(&mut self, time_ns: u64, device: u8) {
         let context = ContextId(u16::from(device) + 1);
         let device = DeviceId(device);
@@ -341,7 +367,7 @@ pub fn cached() -> TraceBuilder {
         allocated: allocated * MIB,
         reserved: reserved * MIB,
     };
-    t.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value: String::new() });
+    t.setting("PYTORCH_CUDA_ALLOC_CONF", "");
     t.event(SECOND / 2, Event::Cap { device: DeviceId(0), bytes: Some(CAP) });
     t.context(SECOND / 2, 0);
     t.sample(SECOND / 2, Some(40 * MIB), 40 * MIB);

@@ -63,18 +63,11 @@ pub(in crate::analysis) fn names_holder(frame: &Frame) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
+    use crate::trace::in_repository;
 
     fn native(library: &str, function: &str) -> Option<Role> {
-        let frame = Frame {
-            language: Language::Native,
-            function: function.into(),
-            file: "".into(),
-            line: None,
-            library: Some(library.into()),
-        };
+        let frame = Frame::of(Language::Native, function, "", library);
         purpose(&frame).map(|purpose| purpose.role)
     }
 
@@ -100,13 +93,7 @@ mod tests {
         }
         assert_eq!(native("/x/libcublasLt.so.13", "libcublasLt.so.13+0x5b"), Some(Role::Workspace));
         assert_eq!(native("/x/libnccl.so.2", "f"), Some(Role::Communication));
-        let python = Frame {
-            language: Language::Python,
-            function: "llama_model_load".into(),
-            file: "/x/llama.py".into(),
-            line: Some(1),
-            library: None,
-        };
+        let python = Frame::of(Language::Python, "llama_model_load", "/x/llama.py", "");
         assert_eq!(purpose(&python), None, "names of Python functions are free");
     }
 
@@ -127,23 +114,18 @@ mod tests {
     /// The list in docs/gpu-evidence.md is the table.
     #[test]
     fn the_documentation_lists_each_row() {
-        let page =
-            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("docs/gpu-evidence.md");
-        let page = std::fs::read_to_string(page).unwrap();
+        let page = std::fs::read_to_string(in_repository("docs/gpu-evidence.md")).unwrap();
         for engine in ENGINES {
-            assert!(
-                page.contains(&format!("**{}** ({})", engine.name, engine.source)),
-                "{}",
-                engine.name
-            );
+            let named = format!("**{}** ({})", engine.name, engine.source);
+            assert!(page.contains(&named), "{named}");
             for row in engine.rows {
                 let begin = if row.function.is_empty() { row.library } else { row.function };
                 let line = format!("| `{begin}...` | {} | {} |", row.role, row.what);
                 assert!(page.contains(&line), "docs/gpu-evidence.md lacks the line {line}");
             }
         }
-        let lines =
-            page.lines().filter(|line| line.starts_with("| `") && line.contains("...`")).count();
+        let is_row = |line: &&str| line.starts_with("| `") && line.contains("...`");
+        let lines = page.lines().filter(is_row).count();
         let rows: usize = ENGINES.iter().map(|engine| engine.rows.len()).sum();
         assert_eq!(lines, rows, "docs/gpu-evidence.md has rows that the table lacks");
     }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::tests::{Program, recorded, recording_of, requests};
+use super::made::Program;
+use super::tests::{recorded, recording_of, requests, run};
 use super::*;
 use crate::allocator::Conf;
 use crate::testing::TraceBuilder;
@@ -10,9 +11,7 @@ use crate::trace::Trace;
 
 /// Reads a trace of these bytes with a batch, if it can be opened.
 fn read(bytes: &[u8], batch: u64) -> Option<Result<Recording, NotComparable>> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), bytes).unwrap();
-    let trace = Trace::open(file.path()).ok()?;
+    let trace = Trace::of_bytes(bytes.to_vec()).ok()?;
     let varied = Varied::one(Name::new("size").unwrap());
     Some(Recording::read("a.vtrace", &trace, None, &varied, &[Batches::Each(batch)]))
 }
@@ -40,7 +39,7 @@ fn ask(recordings: &[Recording], batch: u64) -> Result<(), NotComparable> {
 }
 
 fn written(batches: &[u64]) -> TraceBuilder {
-    Program::default().run(batches, true)
+    run(&Program::default(), batches, true)
 }
 
 proptest! {

@@ -7,17 +7,20 @@ use crate::allocator::{BlockId, Cache, Conf, ReplayOutcome};
 use crate::testing::TraceBuilder;
 use crate::trace::Trace;
 
-/// The size of an activation: a factor, and powers of the batch and of the length.
+/// The size of an activation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    pub each: u64,
-    pub powers: (u32, u32),
-    pub fixed: u64,
+pub(super) enum Size {
+    /// A factor, and powers of the batch and of the length.
+    Powers(u64, (u32, u32)),
+    OfBatch(fn(u64) -> u64),
 }
 
 impl Size {
     fn at(self, at: Values) -> u64 {
-        self.fixed + self.each * at.first.pow(self.powers.0) * at.second.pow(self.powers.1)
+        match self {
+            Size::Powers(each, powers) => each * at.first.pow(powers.0) * at.second.pow(powers.1),
+            Size::OfBatch(size) => size(at.first),
+        }
     }
 }
 
@@ -26,6 +29,8 @@ impl Size {
 pub(super) struct Program {
     pub layers: Vec<Size>,
     pub weight: u64,
+    /// Blocks that only an even batch has, at the begin of backward.
+    pub even_only: u64,
 }
 
 /// The stacks of a training.
@@ -55,8 +60,8 @@ pub(super) mod by {
     }
 }
 
-struct Run {
-    trace: TraceBuilder,
+pub(super) struct Run {
+    pub trace: TraceBuilder,
     cache: Cache,
     /// Where the next block lies, in one segment. `None`: where the cache places it, in segments of its own.
     next: Option<u64>,
@@ -91,6 +96,10 @@ impl Run {
         let sizes: Vec<u64> = program.layers.iter().map(|size| size.at(at)).collect();
         let kept: Vec<_> = sizes.iter().map(|size| self.alloc(*size, by::FORWARD)).collect();
         let mut gradients = Vec::new();
+        if program.even_only > 0 && at.first % 2 == 0 {
+            let block = self.alloc(program.even_only, by::EVEN);
+            self.free(block);
+        }
         for block in kept.into_iter().rev() {
             gradients.push(self.alloc(program.weight, by::BACKWARD));
             self.free(block);
@@ -105,14 +114,13 @@ impl Run {
 }
 
 impl Program {
-    /// The trace of a run with these values in each step. Marks name both.
-    fn run(&self, steps: &[Values], conf: &Conf) -> Run {
+    /// The trace of a run with these values in each step. Where it is marked, marks name both.
+    pub(super) fn run(&self, steps: &[Values], marked: bool, conf: &Conf) -> Run {
         let mut trace = TraceBuilder::new();
         by::define(&mut trace);
         let mut next = None;
         if conf.expandable_segments {
-            let value = "expandable_segments:True".into();
-            trace.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value });
+            trace.setting("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
             trace.alloc(100, Kind::Device, SEGMENT, 1 << 44);
             next = Some(SEGMENT);
         }
@@ -121,11 +129,13 @@ impl Program {
             run.alloc(self.weight, by::LOAD);
         }
         for (number, at) in steps.iter().enumerate() {
-            let name = number as u32 + 1;
-            let text = format!("batch={} length={}", at.first, at.second);
-            run.trace.define(Definition::Text { id: name, text });
-            run.at += 1_000;
-            run.trace.event(run.at, Event::Mark { name, mark: Mark::Push });
+            if marked {
+                let name = number as u32 + 1;
+                let text = format!("batch={} length={}", at.first, at.second);
+                run.trace.define(Definition::Text { id: name, text });
+                run.at += 1_000;
+                run.trace.event(run.at, Event::Mark { name, mark: Mark::Push });
+            }
             run.step(self, *at, number == 0);
         }
         run
@@ -133,14 +143,12 @@ impl Program {
 
     /// What a run takes.
     pub(super) fn peaks(&self, at: Values, conf: &Conf) -> ReplayOutcome {
-        self.run(&[at; 3], conf).cache.totals().clone()
+        self.run(&[at; 3], true, conf).cache.totals().clone()
     }
 
     /// What is read of a run.
     pub(super) fn recorded(&self, at: Values, varied: &Varied, conf: &Conf) -> Recording {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        self.run(&[at; 3], conf).trace.write(file.path());
-        let trace = Trace::open(file.path()).unwrap();
+        let trace = Trace::of(&self.run(&[at; 3], true, conf).trace);
         let marked = vec![Batches::Marked; varied.names().count()];
         Recording::read("a.vtrace", &trace, None, varied, &marked).unwrap()
     }

@@ -21,13 +21,13 @@ fn size(two: bool) -> impl Strategy<Value = Size> {
         let unit = 4u64.pow(powers.0) * 256u64.pow(powers.1);
         let each = (bytes / unit).max(1);
         let each = if round { each.next_power_of_two() } else { each };
-        Size { each, powers, fixed: 0 }
+        Size::Powers(each, powers)
     })
 }
 
 fn program(two: bool) -> impl Strategy<Value = Program> {
     let layers = prop::collection::vec(size(two), 1..8);
-    (layers, 1u64..(16 << 20)).prop_map(|(layers, weight)| Program { layers, weight })
+    (layers, 1u64..(16 << 20)).prop_map(|(layers, weight)| Program { layers, weight, even_only: 0 })
 }
 
 /// Runs that differ in the batch, in the length or in both: the values tell every law, some or none.

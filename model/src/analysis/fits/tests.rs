@@ -1,110 +1,50 @@
 //! Programs whose laws are known.
 
 use proptest::prelude::*;
-use vramtrace_format::{Definition, Kind, Mark, Space};
+use vramtrace_format::Kind;
 
-use super::made::by;
+use super::made::{Program, Size};
 use super::*;
 use crate::allocator::{Conf, Request};
 use crate::testing::TraceBuilder;
 use crate::trace::Trace;
 
 const MIB: u64 = 1 << 20;
-const SEGMENT: u64 = 1 << 40;
 
-/// A training of a few layers. Its blocks are as large as its requests.
-#[derive(Clone, Debug)]
-pub(super) struct Program {
-    /// Bytes of each layer's activation, as a function of the batch.
-    layers: Vec<fn(u64) -> u64>,
-    weight: u64,
-    /// Blocks that only an even batch has, at the begin of backward.
-    even_only: u64,
+/// Under it blocks are as large as requests.
+fn expandable() -> Conf {
+    Conf::parse("expandable_segments:True").unwrap()
 }
 
 impl Default for Program {
     fn default() -> Program {
-        Program { layers: vec![|batch| 3 * MIB * batch; 4], weight: 8 * MIB, even_only: 0 }
+        let layer: fn(u64) -> u64 = |batch| 3 * MIB * batch;
+        program(&[layer; 4])
     }
 }
 
-struct Written {
-    trace: TraceBuilder,
-    at: u64,
-    next: u64,
+/// A training whose activations have these sizes, as functions of the batch.
+fn program(layers: &[fn(u64) -> u64]) -> Program {
+    let layers = layers.iter().map(|size| Size::OfBatch(*size)).collect();
+    Program { layers, weight: 8 * MIB, even_only: 0 }
 }
 
-impl Written {
-    fn alloc(&mut self, bytes: u64, stack: u32) -> u64 {
-        let address = self.next;
-        self.next += bytes;
-        self.at += 1_000;
-        self.trace.alloc_by(self.at, Kind::Block, address, bytes, stack);
-        address
-    }
-
-    fn free(&mut self, address: u64) {
-        self.at += 1_000;
-        self.trace.free(self.at, Space::Block, address);
-    }
-}
-
-impl Program {
-    /// The trace of a run with a batch for each step.
-    pub(super) fn run(&self, batches: &[u64], marked: bool) -> TraceBuilder {
-        let mut trace = TraceBuilder::new();
-        let value = "expandable_segments:True".into();
-        trace.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value });
-        by::define(&mut trace);
-        trace.alloc(100, Kind::Device, SEGMENT, 1 << 39);
-        let mut run = Written { trace, at: 1_000, next: SEGMENT };
-        for _ in &self.layers {
-            run.alloc(self.weight, by::LOAD);
-        }
-        let mut first = true;
-        for (number, batch) in batches.iter().enumerate() {
-            if marked {
-                let name = number as u32 + 1;
-                run.trace.define(Definition::Text { id: name, text: format!("batch={batch}") });
-                run.at += 1_000;
-                let push = vramtrace_format::Event::Mark { name, mark: Mark::Push };
-                run.trace.event(run.at, push);
-            }
-            let kept: Vec<u64> =
-                self.layers.iter().map(|size| run.alloc(size(*batch), by::FORWARD)).collect();
-            let mut gradients = Vec::new();
-            if self.even_only > 0 && batch % 2 == 0 {
-                let address = run.alloc(self.even_only, by::EVEN);
-                run.free(address);
-            }
-            for address in kept.into_iter().rev() {
-                gradients.push(run.alloc(self.weight, by::BACKWARD));
-                run.free(address);
-            }
-            for _ in self.layers.iter().filter(|_| first) {
-                run.alloc(self.weight, by::OPTIMIZER);
-            }
-            let address = run.alloc(self.weight, by::OPTIMIZER);
-            run.free(address);
-            gradients.into_iter().for_each(|address| run.free(address));
-            first = false;
-        }
-        run.trace
-    }
+/// The trace of a run with a batch for each step.
+pub(super) fn run(program: &Program, batches: &[u64], marked: bool) -> TraceBuilder {
+    let steps: Vec<Values> = batches.iter().map(|batch| Values::one(*batch)).collect();
+    program.run(&steps, marked, &expandable()).trace
 }
 
 pub(super) fn recording_of(
     builder: &TraceBuilder,
     batches: &Batches,
 ) -> Result<Recording, NotComparable> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of(builder);
     Recording::read("a.vtrace", &trace, None, &Varied::default(), std::slice::from_ref(batches))
 }
 
 pub(super) fn recorded(program: &Program, batch: u64) -> Recording {
-    recording_of(&program.run(&[batch; 3], true), &Batches::Marked).unwrap()
+    recording_of(&run(program, &[batch; 3], true), &Batches::Marked).unwrap()
 }
 
 pub(super) fn requests(log: &crate::allocator::Log) -> Vec<Request> {
@@ -113,24 +53,26 @@ pub(super) fn requests(log: &crate::allocator::Log) -> Vec<Request> {
 
 /// The peak of the allocated bytes at a batch, by the expected sizes.
 fn allocated(scaling: &Scaling, batch: u64) -> u64 {
-    let conf = Conf::parse("expandable_segments:True").unwrap();
-    scaling.replay(Values::one(batch), Bound::Expected, &conf).peak_allocated
+    replayed(scaling, batch, Bound::Expected)
+}
+
+fn replayed(scaling: &Scaling, batch: u64, bound: Bound) -> u64 {
+    scaling.replay(Values::one(batch), bound, &expandable()).peak_allocated
 }
 
 fn truth(program: &Program, batch: u64) -> u64 {
-    let run = recorded(program, batch);
-    let runs = [run];
+    let runs = [recorded(program, batch)];
     allocated(&Scaling::of(&runs).unwrap(), batch)
 }
 
 #[test]
 fn a_program_with_known_laws_is_scaled_to_the_byte() {
-    let program = Program {
-        layers: vec![|batch| 3 * MIB * batch, |_| 40 * MIB, |batch| 512 * batch, |batch| {
-            MIB * batch + 512
-        }],
-        ..Program::default()
-    };
+    let program = program(&[
+        |batch| 3 * MIB * batch,
+        |_| 40 * MIB,
+        |batch| 512 * batch,
+        |batch| MIB * batch + 512,
+    ]);
     let runs = [recorded(&program, 4), recorded(&program, 6)];
     let scaling = Scaling::of(&runs).unwrap();
     assert_eq!((scaling.recorded.clone(), scaling.paired), ([4, 6].map(Values::one).to_vec(), 1.0));
@@ -146,11 +88,11 @@ fn a_program_with_known_laws_is_scaled_to_the_byte() {
 fn a_run_whose_last_batch_is_short_serves_alone() {
     let program = Program::default();
     for batches in [vec![6, 6, 6, 4], vec![4, 6, 6], vec![6, 4]] {
-        let runs = [recording_of(&program.run(&batches, true), &Batches::Marked).unwrap()];
+        let runs = [recording_of(&run(&program, &batches, true), &Batches::Marked).unwrap()];
         let scaling = Scaling::of(&runs).unwrap();
         assert_eq!(scaling.recorded, [4, 6].map(Values::one), "{batches:?}");
         assert_eq!(allocated(&scaling, 20), truth(&program, 20), "{batches:?}");
-        let by_user = recording_of(&program.run(&batches, false), &Batches::Steps(batches));
+        let by_user = recording_of(&run(&program, &batches, false), &Batches::Steps(batches));
         let runs = [by_user.unwrap()];
         let scaling = Scaling::of(&runs).unwrap();
         assert_eq!(allocated(&scaling, 20), truth(&program, 20));
@@ -164,25 +106,18 @@ fn blocks_that_one_batch_alone_has_do_not_shift_the_others() {
     let scaling = Scaling::of(&runs).unwrap();
     let unknown = scaling.shares()[&LawKind::Unknown];
     assert_eq!((unknown.blocks, unknown.bytes), (3, 3 * 64 * MIB));
-    let conf = Conf::parse("expandable_segments:True").unwrap();
-    let low = scaling.replay(Values::one(24), Bound::Low, &conf).peak_allocated;
-    let high = scaling.replay(Values::one(24), Bound::High, &conf).peak_allocated;
+    let [low, high] = [Bound::Low, Bound::High].map(|bound| replayed(&scaling, 24, bound));
     assert!((low..=high).contains(&truth(&program, 24)) && low < high);
 }
 
 #[test]
 fn buffers_that_saturate_and_squares_have_an_interval() {
-    let program = Program {
-        layers: vec![|batch| (8 * batch).min(40) * MIB, |batch| batch * batch * MIB],
-        ..Program::default()
-    };
+    let program = program(&[|batch| (8 * batch).min(40) * MIB, |batch| batch * batch * MIB]);
     let runs = [recorded(&program, 3), recorded(&program, 5), recorded(&program, 7)];
     let scaling = Scaling::of(&runs).unwrap();
     let kinds: Vec<LawKind> = scaling.shares().into_keys().collect();
     assert_eq!(kinds, [LawKind::Constant, LawKind::Unknown]);
-    let conf = Conf::parse("expandable_segments:True").unwrap();
-    let [low, high] = [Bound::Low, Bound::High]
-        .map(|bound| scaling.replay(Values::one(20), bound, &conf).peak_allocated);
+    let [low, high] = [Bound::Low, Bound::High].map(|bound| replayed(&scaling, 20, bound));
     assert!((low..=high).contains(&truth(&program, 20)));
 }
 
@@ -191,31 +126,30 @@ fn one_batch_gives_an_interval_that_holds_the_truth() {
     let program = Program::default();
     let runs = [recorded(&program, 6)];
     let scaling = Scaling::of(&runs).unwrap();
-    let conf = Conf::parse("expandable_segments:True").unwrap();
-    let [low, high] =
-        [Bound::Low, Bound::High].map(|bound| scaling.replay(Values::one(12), bound, &conf));
+    let [low, high] = [Bound::Low, Bound::High].map(|bound| replayed(&scaling, 12, bound));
     let right = truth(&program, 12);
-    assert!(low.peak_allocated < right && right <= high.peak_allocated);
+    assert!(low < right && right <= high);
 }
 
 #[test]
 fn what_cannot_be_compared_says_why() {
     let program = Program::default();
-    let other = Program { layers: vec![|batch| 5 * MIB * batch; 9], ..Program::default() };
-    let mut elsewhere = other.run(&[6, 6], true);
+    let layer: fn(u64) -> u64 = |batch| 5 * MIB * batch;
+    let other = self::program(&[layer; 9]);
+    let mut elsewhere = run(&other, &[6, 6], true);
     elsewhere.code(3, "Other.forward", "/home/me/other.py", 40);
     elsewhere.code(5, "_engine_run_backward", "/v/site-packages/torch/autograd/graph.py", 99);
     elsewhere.code(1, "main", "/home/me/other.py", 1);
     let runs = [recorded(&program, 4), recording_of(&elsewhere, &Batches::Marked).unwrap()];
     let refused = Scaling::of(&runs).unwrap_err().to_string();
     assert!(refused.starts_with("cannot be compared: only "), "{refused}");
-    let unmarked = program.run(&[4, 4], false);
+    let unmarked = run(&program, &[4, 4], false);
     let refused = recording_of(&unmarked, &Batches::Marked).unwrap_err().to_string();
     assert!(refused.contains("--recorded batch=N"), "{refused}");
     let refused = recording_of(&unmarked, &Batches::Steps(vec![1, 2, 3])).unwrap_err().to_string();
     assert!(refused.contains("3 values for a.vtrace, which has 2 whole steps"), "{refused}");
     let mut nothing = TraceBuilder::new();
-    nothing.alloc(5, Kind::Device, SEGMENT, MIB);
+    nothing.alloc(5, Kind::Device, 1 << 40, MIB);
     assert!(recording_of(&nothing, &Batches::Each(4)).is_err());
 }
 
@@ -236,7 +170,7 @@ proptest! {
             |batch| (batch * 7_919 % 13 + 1) * MIB,
         ];
         let program = Program {
-            layers: sizes.iter().map(|size| laws[*size]).collect(),
+            layers: sizes.iter().map(|size| Size::OfBatch(laws[*size])).collect(),
             weight: 2 * MIB,
             even_only: even_only * MIB,
         };
@@ -262,7 +196,7 @@ fn what_others_held_of_the_recorded_card_is_not_there_for_a_run() {
     };
     let asked = |sampled, card: Option<Card>, in_use| {
         let runs = [4, 6].map(|batch| {
-            let mut trace = Program::default().run(&[batch; 3], true);
+            let mut trace = run(&Program::default(), &[batch; 3], true);
             trace.event(1 << 40, vramtrace_format::Event::Sample(sampled));
             recording_of(&trace, &Batches::Marked).unwrap()
         });

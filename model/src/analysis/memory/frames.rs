@@ -176,6 +176,7 @@ pub(in crate::analysis) fn folds(frame: &Frame, layer: Layer, python: bool) -> b
 
 #[cfg(test)]
 mod tests {
+    use super::Layer::{Framework, Own, Package, Plumbing};
     use super::*;
 
     fn places(command: &[&str]) -> Places {
@@ -187,99 +188,89 @@ mod tests {
         })
     }
 
+    impl Places {
+        fn of_python(&self, function: &str, file: &str) -> Layer {
+            self.layer(&Frame::of(Language::Python, function, file, ""))
+        }
+    }
+
     #[test]
     fn python_files_by_layer() {
         let places = places(&["python", "/home/me/src/train.py"]);
         for (file, layer) in [
-            ("/home/me/src/train.py", Layer::Own),
-            ("/home/me/run/helper.py", Layer::Own),
-            ("train.py", Layer::Own),
-            ("<stdin>", Layer::Own),
-            ("/tmp/ipykernel_77/1.py", Layer::Own),
-            (
-                "/home/me/run/.venv/lib/python3.11/site-packages/torch/nn/module.py",
-                Layer::Framework,
-            ),
-            (
-                "/home/me/run/.venv/lib/python3.11/site-packages/transformers/gpt2.py",
-                Layer::Package,
-            ),
-            ("/usr/lib/python3/dist-packages/numpy/core.py", Layer::Framework),
-            ("/usr/lib/python3.11/threading.py", Layer::Plumbing),
-            ("<frozen importlib._bootstrap>", Layer::Plumbing),
-            ("<string>", Layer::Plumbing),
-            ("/opt/pytorch/torch/nn/module.py", Layer::Framework),
-            ("/tmp/torchinductor_me/ab/cab.py", Layer::Framework),
-            ("/opt/other/tool.py", Layer::Package),
-            ("/v/site-packages/_pytest/python.py", Layer::Plumbing),
-            ("/v/site-packages/IPython/core/interactiveshell.py", Layer::Plumbing),
-            ("", Layer::Plumbing),
+            ("/home/me/src/train.py", Own),
+            ("/home/me/run/helper.py", Own),
+            ("train.py", Own),
+            ("<stdin>", Own),
+            ("/tmp/ipykernel_77/1.py", Own),
+            ("/home/me/run/.venv/lib/python3.11/site-packages/torch/nn/module.py", Framework),
+            ("/home/me/run/.venv/lib/python3.11/site-packages/transformers/gpt2.py", Package),
+            ("/usr/lib/python3/dist-packages/numpy/core.py", Framework),
+            ("/usr/lib/python3.11/threading.py", Plumbing),
+            ("<frozen importlib._bootstrap>", Plumbing),
+            ("<string>", Plumbing),
+            ("/opt/pytorch/torch/nn/module.py", Framework),
+            ("/tmp/torchinductor_me/ab/cab.py", Framework),
+            ("/opt/other/tool.py", Package),
+            ("/v/site-packages/_pytest/python.py", Plumbing),
+            ("/v/site-packages/IPython/core/interactiveshell.py", Plumbing),
+            ("", Plumbing),
         ] {
-            assert_eq!(places.layer(&Frame::of(Language::Python, "f", file, "")), layer, "{file}");
+            assert_eq!(places.of_python("f", file), layer, "{file}");
         }
         let inline = self::places(&["python", "-c", "import torch"]);
-        assert_eq!(
-            inline.layer(&Frame::of(Language::Python, "<module>", "<string>", "")),
-            Layer::Own
-        );
+        assert_eq!(inline.of_python("<module>", "<string>"), Own);
         // What pip wrote beside the interpreter only starts a package.
         let started = self::places(&["/v/bin/python3", "/v/bin/pytest", "tests"]);
-        let layer = |file| started.layer(&Frame::of(Language::Python, "<module>", file, ""));
-        assert_eq!(layer("/v/bin/pytest"), Layer::Plumbing);
-        assert_eq!(layer("/v/bin/other.py"), Layer::Package, "its directory is not the program's");
+        let layer = |file| started.of_python("<module>", file);
+        assert_eq!(layer("/v/bin/pytest"), Plumbing);
+        assert_eq!(layer("/v/bin/other.py"), Package, "its directory is not the program's");
         let other = self::places(&["/v/bin/python3", "/v/bin/train", "big"]);
-        let script = Frame::of(Language::Python, "main", "/v/bin/train", "");
-        assert_eq!(
-            other.layer(&script),
-            Layer::Own,
-            "a script of another package may be the program"
-        );
-        assert_eq!(
-            self::places(&["/v/bin/python3", "-m", "ipykernel_launcher"]).program(),
-            "notebook"
-        );
+        let layer = other.of_python("main", "/v/bin/train");
+        assert_eq!(layer, Own, "a script of another package may be the program");
+        let notebook = self::places(&["/v/bin/python3", "-m", "ipykernel_launcher"]);
+        assert_eq!(notebook.program(), "notebook");
         // Started in the root: not everything is its own.
         let root = Places::of(&Header { working_directory: "/".into(), ..Header::default() });
-        let other = Frame::of(Language::Python, "f", "/opt/other/tool.py", "");
-        assert_eq!(root.layer(&other), Layer::Package);
+        assert_eq!(root.of_python("f", "/opt/other/tool.py"), Package);
     }
 
     #[test]
     fn native_code_by_layer_and_library() {
         let places = places(&["prog"]);
         for (function, file, library, layer, title) in [
-            ("cuMemAlloc_v2", "", "/usr/lib/libcuda.so.1", Layer::Plumbing, None),
-            ("cudaMalloc", "", "/x/libcudart.so.12", Layer::Plumbing, None),
-            ("cublasCreate_v2", "", "/x/libcublas.so.12", Layer::Framework, Some("cuBLAS")),
-            ("f", "", "/x/libcublasLt.so.12", Layer::Framework, Some("cuBLAS")),
-            ("f", "", "/x/libnccl.so.2", Layer::Framework, Some("NCCL")),
-            ("ncclCommInitRank", "", "/x/libtorch_cuda.so", Layer::Framework, Some("NCCL")),
-            ("c10::alloc", "", "/x/libc10_cuda.so", Layer::Framework, Some("PyTorch")),
+            ("cuMemAlloc_v2", "", "/usr/lib/libcuda.so.1", Plumbing, None),
+            ("cudaMalloc", "", "/x/libcudart.so.12", Plumbing, None),
+            ("cublasCreate_v2", "", "/x/libcublas.so.12", Framework, Some("cuBLAS")),
+            ("f", "", "/x/libcublasLt.so.12", Framework, Some("cuBLAS")),
+            ("f", "", "/x/libnccl.so.2", Framework, Some("NCCL")),
+            ("ncclCommInitRank", "", "/x/libtorch_cuda.so", Framework, Some("NCCL")),
+            ("c10::alloc", "", "/x/libc10_cuda.so", Framework, Some("PyTorch")),
             (
                 "at::cuda::getCurrentCUDABlasHandle",
                 "",
                 "/x/libtorch_cuda.so",
-                Layer::Framework,
+                Framework,
                 Some("cuBLAS"),
             ),
-            ("main", "", "/usr/bin/prog", Layer::Own, Some("prog")),
+            ("main", "", "/usr/bin/prog", Own, Some("prog")),
             (
                 "core::ops::call_once",
                 "/rustc/abc/library/core/x.rs",
                 "/usr/bin/prog",
-                Layer::Framework,
+                Framework,
                 Some("prog"),
             ),
-            ("f", "/home/me/run/k.cu", "/x/libmine.so", Layer::Own, Some("libmine.so")),
-            ("f", "", "/x/libmine.so", Layer::Package, Some("libmine.so")),
+            ("f", "/home/me/run/k.cu", "/x/libmine.so", Own, Some("libmine.so")),
+            ("f", "", "/x/libmine.so", Package, Some("libmine.so")),
             (
                 "f",
                 "",
                 "/v/site-packages/cupy/_core.cpython-311-x86_64-linux-gnu.so",
-                Layer::Framework,
+                Framework,
                 Some("CuPy"),
             ),
-            ("f", "", "/v/site-packages/xformers/_C.so", Layer::Framework, Some("xformers")),
+            ("f", "", "/v/site-packages/xformers/_C.so", Framework, Some("xformers")),
         ] {
             let frame = Frame::of(Language::Native, function, file, library);
             assert_eq!(places.layer(&frame), layer, "{function} {library}");
@@ -337,21 +328,18 @@ mod tests {
         let frame = |language, function: &str, file: &str| Frame::of(language, function, file, "");
         let python = |function, file| frame(Language::Python, function, file);
         let module = python("Module._call_impl", "/v/site-packages/torch/nn/modules/module.py");
-        assert!(folds(&module, Layer::Framework, true));
+        assert!(folds(&module, Framework, true));
         let linear = python("Linear.forward", "/v/site-packages/torch/nn/modules/linear.py");
-        assert!(!folds(&linear, Layer::Framework, true));
+        assert!(!folds(&linear, Framework, true));
         let wrapper = python("can_return_tuple.<locals>.wrapper", "/v/transformers/generic.py");
-        assert!(folds(&wrapper, Layer::Package, true));
-        assert!(!folds(&python("wrapper", "/me/train.py"), Layer::Own, true));
-        assert!(folds(
-            &python("_find_and_load", "<frozen importlib._bootstrap>"),
-            Layer::Plumbing,
-            true
-        ));
+        assert!(folds(&wrapper, Package, true));
+        assert!(!folds(&python("wrapper", "/me/train.py"), Own, true));
+        let import = python("_find_and_load", "<frozen importlib._bootstrap>");
+        assert!(folds(&import, Plumbing, true));
         let node = "torch::autograd::generated::MmBackward0::apply";
-        assert!(!folds(&frame(Language::Native, node, ""), Layer::Framework, false));
+        assert!(!folds(&frame(Language::Native, node, ""), Framework, false));
         let engine = "torch::autograd::Engine::thread_main";
-        assert!(folds(&frame(Language::Native, engine, ""), Layer::Framework, false));
-        assert!(!folds(&frame(Language::Native, "main", "a.c"), Layer::Own, false));
+        assert!(folds(&frame(Language::Native, engine, ""), Framework, false));
+        assert!(!folds(&frame(Language::Native, "main", "a.c"), Own, false));
     }
 }

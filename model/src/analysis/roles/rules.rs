@@ -166,11 +166,11 @@ mod tests {
 
     const SITE: StackAndSize = StackAndSize { stack: StackId(7), bytes: 1 << 20 };
 
-    /// A life that began in `born` and ended `forwards`, `backwards` phases later in `phase`.
+    /// A life that began in `born` and ended so many forward and backward passes later in `phase`.
     fn life(
         class: StackClass,
         born: TrainingPhase,
-        (forwards, backwards): (u32, u32),
+        passes: (u32, u32),
         phase: TrainingPhase,
     ) -> Life {
         let begin = TrainingProgress {
@@ -181,13 +181,8 @@ mod tests {
             phase: born,
             last: born,
         };
-        let ended = TrainingProgress {
-            forwards: 5 + forwards,
-            backwards: 5 + backwards,
-            phase,
-            last: phase,
-            ..begin
-        };
+        let (forwards, backwards) = (5 + passes.0, 5 + passes.1);
+        let ended = TrainingProgress { forwards, backwards, phase, last: phase, ..begin };
         let end = End::Freed { same_thread: true, next: Some(phase) };
         Life { class, born: begin, older: false, ended, end }
     }

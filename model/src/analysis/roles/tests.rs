@@ -2,9 +2,6 @@
 //! which marks `truth:NAME` stand at the moments for which a file tells the bytes of each role, by
 //! the addresses of parameters, of their gradients, of optimizer state and so on.
 
-use std::io::Read;
-use std::path::Path;
-
 use proptest::prelude::*;
 use serde_json::Value;
 use vramtrace_format::{DeviceId, Kind, Mark, Space, Stamped};
@@ -14,8 +11,8 @@ use crate::analysis::holdings::places;
 use crate::analysis::{Level, Moment};
 use crate::replay::{Observer, Until};
 use crate::symbols::Symbols;
-use crate::testing::TraceBuilder;
-use crate::trace::{Definitions, Trace};
+use crate::testing::{SECOND, TORCH, TraceBuilder};
+use crate::trace::{Definitions, Trace, in_repository};
 
 struct Truths<'d> {
     definitions: &'d Definitions,
@@ -33,23 +30,15 @@ impl Observer for Truths<'_> {
     }
 }
 
-fn open(name: &str) -> (tempfile::NamedTempFile, Trace) {
-    let packed = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("tests/data/roles");
-    let packed = std::fs::File::open(packed.join(format!("{name}.vtrace.gz"))).unwrap();
-    let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), bytes).unwrap();
-    let trace = Trace::open(file.path()).unwrap();
-    (file, trace)
+fn open(name: &str) -> Trace {
+    Trace::recorded(&format!("tests/data/roles/{name}.vtrace.gz"))
 }
 
 /// At each moment: its name, bytes in blocks, and the bytes of them whose role is right.
 fn score(name: &str) -> Vec<(String, u64, u64)> {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .join(format!("tests/data/roles/{name}.json"));
+    let path = in_repository(&format!("tests/data/roles/{name}.json"));
     let truth: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let (_file, trace) = open(name);
+    let trace = open(name);
     let (definitions, _) = trace.definitions();
     let symbols = Symbols::of_all(&definitions, trace.header());
     let mut marks = Truths { definitions: &definitions, found: Vec::new() };
@@ -98,32 +87,16 @@ fn is_right(name: &str) {
     }
 }
 
+/// Training, gradient accumulation, generation and a compiled model, whose functions come from the compiler: the scratch
+/// memory of a library stands below a line of backward, like its gradients.
 #[test]
-fn roles_of_training_are_those_the_program_counted() {
-    is_right("gpt2");
-}
-
-#[test]
-fn roles_under_gradient_accumulation_are_those_the_program_counted() {
-    is_right("accum");
-}
-
-#[test]
-fn roles_of_generation_are_those_the_program_counted() {
-    is_right("gen");
-}
-
-/// Its functions come from the compiler: the scratch memory of a library stands below a line of
-/// backward, like its gradients.
-#[test]
-fn roles_of_a_compiled_model_are_those_the_program_counted() {
-    is_right("compile");
+fn roles_are_those_the_program_counted() {
+    ["gpt2", "accum", "gen", "compile"].into_iter().for_each(is_right);
 }
 
 /// A program that keeps what one of its lines allocates, beside the workspace of a library; then, where
 /// `torch`, with a frame of PyTorch.
 fn without_cache(torch: bool) -> Vec<(u64, Role)> {
-    use crate::testing::{SECOND, TORCH, TraceBuilder};
     let mut t = TraceBuilder::new();
     t.module("/usr/lib/libcuda.so.1", 0x1000_0000);
     t.module("/opt/libcublas.so.12", 0x3000_0000);
@@ -138,14 +111,12 @@ fn without_cache(torch: bool) -> Vec<(u64, Role)> {
     t.stack(4, &[0x1000_0010], if torch { &[3, 1] } else { &[1] }, &[]);
     t.context(0, 0);
     for n in 0..6 {
-        t.alloc_by(n * SECOND, vramtrace_format::Kind::Device, (n + 1) << 40, 1 << 20, 1);
+        t.alloc_by(n * SECOND, Kind::Device, (n + 1) << 40, 1 << 20, 1);
     }
     for (n, stack) in [(7, 2), (8, 3), (9, 4)] {
-        t.alloc_by(n * SECOND, vramtrace_format::Kind::Device, n << 40, n << 20, stack);
+        t.alloc_by(n * SECOND, Kind::Device, n << 40, n << 20, stack);
     }
-    let file = tempfile::NamedTempFile::new().unwrap();
-    t.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of(&t);
     let (definitions, _) = trace.definitions();
     let symbols = Symbols::of_all(&definitions, trace.header());
     let finder = RoleFinder::new(&trace, &definitions, &symbols);
@@ -187,13 +158,11 @@ fn assert_same_at_peaks(trace: &Trace) -> usize {
 
 #[test]
 fn the_first_pass_knows_the_roles_at_the_peaks_of_recorded_runs() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join("tests/data/roles");
     let mut roles = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(in_repository("tests/data/roles")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if let Some(name) = name.strip_suffix(".vtrace.gz") {
-            let (_file, trace) = open(name);
-            roles = roles.max(assert_same_at_peaks(&trace));
+            roles = roles.max(assert_same_at_peaks(&open(name)));
         }
     }
     assert!(roles > 4, "{roles}");
@@ -225,8 +194,6 @@ proptest! {
                 _ => builder.alloc_by(time_ns, Kind::Block, key, size << 18, stack + 1),
             }
         }
-        let file = tempfile::NamedTempFile::new().unwrap();
-        builder.write(file.path());
-        assert_same_at_peaks(&Trace::open(file.path()).unwrap());
+        assert_same_at_peaks(&Trace::of(&builder));
     }
 }

@@ -1,31 +1,19 @@
 //! Recorded runs of PyTorch on a GPU, whose numbers of iterations are known.
 
-use std::io::Read;
-use std::path::Path;
-
 use vramtrace_format::{Kind, Space};
 
 use super::*;
 use crate::testing::{SECOND, TraceBuilder};
-use crate::trace::Trace;
+use crate::trace::{Trace, in_repository};
 
 fn steps_of(path: &str) -> Steps {
-    let packed = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path);
-    let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(std::fs::File::open(packed).unwrap())
-        .read_to_end(&mut bytes)
-        .unwrap();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), bytes).unwrap();
-    let trace = Trace::open(file.path()).unwrap();
-    let (definitions, _) = trace.definitions();
-    Steps::of(&trace, &definitions)
+    let trace = Trace::recorded(path);
+    Steps::of(&trace, &trace.definitions().0)
 }
 
 /// The moments `s0.0.forward`, or in another version the number, of the programs' own counts.
 fn moments(name: &str) -> usize {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .join(format!("tests/data/roles/{name}.json"));
+    let path = in_repository(&format!("tests/data/roles/{name}.json"));
     let truth: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     truth.as_array().unwrap().len()
 }
@@ -163,9 +151,6 @@ fn a_training_whose_backward_has_no_names_is_not_called_one_without_steps() {
             t.free(at + 1, Space::Device, at);
         }
     }
-    let file = tempfile::NamedTempFile::new().unwrap();
-    t.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
-    let (definitions, _) = trace.definitions();
-    assert_eq!(Steps::of(&trace, &definitions).found, Err(NoSteps::NoNames));
+    let trace = Trace::of(&t);
+    assert_eq!(Steps::of(&trace, &trace.definitions().0).found, Err(NoSteps::NoNames));
 }

@@ -1,32 +1,25 @@
 //! Traces that agree with themselves, and one for each way in which they may not.
 
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{ContextId, Counters, DeviceId, Drift, Event, Kind, SiteId, Space, StackId};
+use vramtrace_format::{
+    Alloc, ContextId, Counters, DeviceId, Drift, Event, Kind, SiteId, Space, StackId, Stamped,
+    ThreadId,
+};
 
 use super::*;
-use crate::replay::{State, Until};
+use crate::replay::{DeviceState, Observer, State, Until};
 use crate::testing::{MS, SECOND, TraceBuilder, cached, counters, training};
 
 const PAGE: u64 = 2 * MIB;
 
-fn open(builder: &TraceBuilder) -> Trace {
-    open_bytes(&builder.bytes())
-}
-
-fn open_bytes(bytes: &[u8]) -> Trace {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), bytes).unwrap();
-    Trace::open(file.path()).unwrap()
-}
-
 fn rules(builder: &TraceBuilder) -> Vec<Rule> {
-    let found = verify(&open(builder));
+    let found = verify(&Trace::of(builder));
     found.violations.iter().map(|violation| violation.rule).collect()
 }
 
 #[track_caller]
 fn only(builder: &TraceBuilder) -> Violation {
-    let found = verify(&open(builder));
+    let found = verify(&Trace::of(builder));
     assert_eq!((found.violations.len(), found.violated), (1, 1), "{:#?}", found.violations);
     found.violations[0].clone()
 }
@@ -34,12 +27,12 @@ fn only(builder: &TraceBuilder) -> Violation {
 #[test]
 fn sound_traces_hold_and_nothing_is_left_unchecked() {
     for builder in [training(), cached()] {
-        let found = verify(&open(&builder));
+        let found = verify(&Trace::of(&builder));
         assert!(found.holds, "{:#?}", found.violations);
         assert_eq!(found.unchecked, Vec::<String>::new());
         assert_eq!(found.audits, 1);
     }
-    let found = verify(&open(&cached()));
+    let found = verify(&Trace::of(&cached()));
     assert_eq!(found.totals, 2, "the framework's own totals");
 }
 
@@ -81,9 +74,7 @@ fn blocks_lie_in_memory_and_not_in_each_other() {
     t.alloc(MS, Kind::Device, 16 * PAGE, 20 * MIB);
     t.alloc(2 * MS, Kind::Block, 16 * PAGE, 4 * MIB);
     t.alloc(2 * MS, Kind::Block, 16 * PAGE + 3 * MIB, 4 * MIB);
-    let found = verify(&open(&t));
-    let rules: Vec<Rule> = found.violations.iter().map(|violation| violation.rule).collect();
-    assert_eq!(rules, [Rule::Overlap], "{:#?}", found.violations);
+    assert_eq!(rules(&t), [Rule::Overlap]);
     let mut t = TraceBuilder::new();
     t.alloc(2 * MS, Kind::Block, 16 * PAGE, 4 * MIB);
     assert_eq!(only(&t).rule, Rule::Outside);
@@ -96,21 +87,14 @@ fn blocks_lie_in_memory_and_not_in_each_other() {
 
 #[test]
 fn mappings_have_their_object() {
-    let map = |address, size, offset, object| Event::Map {
-        address,
-        size,
-        offset,
-        object,
-        stack: StackId(0),
-    };
     let mut t = TraceBuilder::new();
-    t.alloc(MS, Kind::Vmm, 7, 4 * MIB);
-    t.event(2 * MS, map(16 * PAGE, 4 * MIB, 0, 7));
+    t.mapped(MS, 16 * PAGE, 4 * MIB, 7);
     assert_eq!(rules(&t), []);
-    t.event(2 * MS, map(32 * PAGE, 4 * MIB, 2 * MIB, 7));
+    let (address, size, offset, object, stack) = (32 * PAGE, 4 * MIB, 2 * MIB, 7, StackId(0));
+    t.event(2 * MS, Event::Map { address, size, offset, object, stack });
     assert_eq!(only(&t).rule, Rule::Outside);
     let mut t = TraceBuilder::new();
-    t.event(2 * MS, map(16 * PAGE, 4 * MIB, 0, 7));
+    t.map(2 * MS, 16 * PAGE, 4 * MIB, 7);
     assert_eq!(only(&t).rule, Rule::Outside);
 }
 
@@ -118,17 +102,17 @@ fn mappings_have_their_object() {
 fn ids_are_defined() {
     let mut t = TraceBuilder::new();
     let alloc = t.allocation(Kind::Device, 0, 16 * PAGE, 3 * MIB);
-    t.event(MS, Event::Alloc(vramtrace_format::Alloc { stack: StackId(9), ..alloc }));
+    t.event(MS, Event::Alloc(Alloc { stack: StackId(9), ..alloc }));
     let violation = only(&t);
     assert_eq!((violation.rule, violation.what.as_str()), (Rule::Undefined, "a stack, 9"));
     let mut t = TraceBuilder::new();
-    t.event(MS, Event::Alloc(vramtrace_format::Alloc { site: SiteId(77), ..alloc }));
+    t.event(MS, Event::Alloc(Alloc { site: SiteId(77), ..alloc }));
     assert!(rules(&t).iter().all(|rule| *rule == Rule::Undefined));
     assert!(!rules(&t).is_empty());
     // Where the recorder has no memory for a site it says 0.
     let mut t = TraceBuilder::new();
-    t.event(MS, Event::Alloc(vramtrace_format::Alloc { site: SiteId(0), ..alloc }));
-    let found = verify(&open(&t));
+    t.event(MS, Event::Alloc(Alloc { site: SiteId(0), ..alloc }));
+    let found = verify(&Trace::of(&t));
     assert!(found.holds && found.unchecked[0].contains("1 allocation:"), "{:?}", found);
 }
 
@@ -159,7 +143,7 @@ fn the_recorders_totals_are_those_of_the_events() {
     assert_eq!(rules(&t), []);
     t.alloc(3 * MS, Kind::Device, 32 * PAGE, 4 * MIB);
     t.event(4 * MS, Event::Counters(totals(4 * MIB, 2)));
-    let found = verify(&open(&t));
+    let found = verify(&Trace::of(&t));
     let what: Vec<&str> = found.violations.iter().map(|v| v.what.as_str()).collect();
     let expected = ["live bytes", "requested bytes", "the peak"]
         .map(|what| format!("{what}, as the recorder counted"));
@@ -193,7 +177,7 @@ fn checkpointed(entries: &[(u64, u64)]) -> TraceBuilder {
 
 #[test]
 fn a_checkpoint_is_what_the_events_before_it_left() {
-    let found = verify(&open(&checkpointed(&[(16 * PAGE, 4 * MIB)])));
+    let found = verify(&Trace::of(&checkpointed(&[(16 * PAGE, 4 * MIB)])));
     assert!(found.holds, "{:#?}", found.violations);
     assert_eq!(found.checkpoints, 1);
     for entries in [&[][..], &[(16 * PAGE, 2 * MIB)], &[(16 * PAGE, 4 * MIB), (32 * PAGE, MIB)]] {
@@ -208,20 +192,20 @@ fn missing_events_are_named_and_the_rest_is_checked() {
     t.alloc(MS, Kind::Device, 16 * PAGE, 4 * MIB);
     t.lose();
     t.free(3 * MS, Space::Device, 99 * PAGE);
-    let found = verify(&open(&t));
+    let found = verify(&Trace::of(&t));
     assert!(found.holds && found.unchecked.len() == 1, "{:?}", found.unchecked);
     assert!(found.unchecked[0].contains("no whole checkpoint"));
     let mut bytes = training().bytes();
     let at = bytes.len() - vramtrace_format::SLOT + 100;
     bytes[at] ^= 0xff;
-    let found = verify(&open_bytes(&bytes));
+    let found = verify(&Trace::of_bytes(bytes).unwrap());
     assert!(found.unchecked.iter().any(|line| line.starts_with("damaged in 1 place")));
 }
 
 /// No trace makes the replay's own sums wrong: a state that was changed shows that they are compared.
 #[test]
 fn every_sum_is_compared() {
-    let trace = open(&cached());
+    let trace = Trace::of(&cached());
     let (definitions, _) = trace.definitions();
     let state = trace.replay_until(&definitions, Until::End, &mut (), &mut |_, _| {}).state;
     let wrong = |change: fn(&mut State)| {
@@ -231,7 +215,7 @@ fn every_sum_is_compared() {
         places::check(&Default::default(), &changed, &mut found);
         found.violated
     };
-    fn first(state: &mut State) -> &mut crate::replay::DeviceState {
+    fn first(state: &mut State) -> &mut DeviceState {
         state.devices.get_mut(&DeviceId(0)).unwrap()
     }
     assert_eq!(wrong(|_| {}), 0);
@@ -253,7 +237,7 @@ fn every_sum_is_compared() {
 
 #[test]
 fn peaks_that_are_not_the_maximum_and_sums_below_zero() {
-    let trace = open(&cached());
+    let trace = Trace::of(&cached());
     let (definitions, _) = trace.definitions();
     let mut audit = audit::Audit::new(&definitions);
     let replayed = trace.replay_until(&definitions, Until::End, &mut audit, &mut |_, _| {});
@@ -262,13 +246,8 @@ fn peaks_that_are_not_the_maximum_and_sums_below_zero() {
     device.peak.bytes += 1;
     device.underflows += 1;
     let device = device.clone();
-    let at = vramtrace_format::Stamped {
-        offset: 0,
-        time_ns: SECOND,
-        thread: vramtrace_format::ThreadId(1),
-        event: Event::Ended,
-    };
-    crate::replay::Observer::on_device_change(&mut audit, &at, DeviceId(0), &device);
+    let at = Stamped { offset: 0, time_ns: SECOND, thread: ThreadId(1), event: Event::Ended };
+    audit.on_device_change(&at, DeviceId(0), &device);
     let found = audit.finish(&state);
     let rules: Vec<Rule> = found.violations.iter().map(|violation| violation.rule).collect();
     assert_eq!(rules, [Rule::Negative, Rule::Peak]);

@@ -1,6 +1,6 @@
 //! Figures of small traces that can be counted by hand.
 
-use vramtrace_format::{DeviceId, Event, Kind, Space, StackId};
+use vramtrace_format::{Event, Kind, Space, StackId};
 
 use super::*;
 use crate::analysis::Moment;
@@ -14,9 +14,7 @@ const C: u64 = 3 << 40;
 const D: u64 = 4 << 40;
 
 fn found(builder: &TraceBuilder, at: Moment) -> Result<Frag, MomentError> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of(builder);
     let (definitions, _) = trace.definitions();
     let mut found = find(&trace, &definitions, at)?;
     assert_eq!(found.len(), 1);
@@ -80,8 +78,7 @@ fn the_moments() {
     let mut t = kept();
     t.free(5 * SECOND, Space::Block, A + 8 * MIB);
     t.free(5 * SECOND, Space::Device, A);
-    let (device, stack) = (DeviceId(0), StackId(0));
-    t.event(6 * SECOND, Event::CacheOom { device, size: 7, allocated: 0, reserved: 0, stack });
+    t.out_of_memory(6 * SECOND, 7);
     t.free(7 * SECOND, Space::Device, C);
     let reserved = |at| found(&t, at).map(|frag| frag.reserved_bytes / MIB);
     assert_eq!(reserved(Moment::Peak), Ok(62));

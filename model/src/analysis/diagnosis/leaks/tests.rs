@@ -36,8 +36,6 @@ impl Program {
     fn new(seed: u64) -> Program {
         let mut builder = TraceBuilder::new();
         let site = builder.site(Kind::Device, 0);
-        let mut definitions = Definitions::default();
-        builder.definitions().iter().cloned().for_each(|one| definitions.add(one));
         Program {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             now_ns: SECOND,
@@ -45,7 +43,7 @@ impl Program {
             live: BTreeMap::new(),
             replay: Replay::new(),
             observer: GrowthObserver::default(),
-            definitions,
+            definitions: Definitions::of_builder(&builder),
             site,
             offset: 0,
         }

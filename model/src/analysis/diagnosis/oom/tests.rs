@@ -9,9 +9,7 @@ use crate::testing::{MS, SECOND, TraceBuilder};
 use crate::trace::Trace;
 
 fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions) -> R) -> R {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of(builder);
     look(&trace, &trace.definitions().0)
 }
 
@@ -21,11 +19,6 @@ fn listed(builder: &TraceBuilder) -> OomsFound {
 
 fn start(n: usize) -> u64 {
     (1 << 40) + ((n as u64) << 32)
-}
-
-fn gave_up(size: u64) -> Event {
-    let (device, stack) = (DeviceId(0), StackId(0));
-    Event::CacheOom { device, size, allocated: 0, reserved: 0, stack }
 }
 
 /// Blocks of these MiB in one segment each, of which every second is freed; then a request of
@@ -41,7 +34,7 @@ fn run(blocks: &[u64], by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
     }
     let limit = if by == RefusedBy::Driver { 0 } else { 256 * MIB };
     t.refused(3 * SECOND, Kind::Device, 64 * MIB, by, limit);
-    t.event(3 * SECOND, gave_up(64 * MIB));
+    t.out_of_memory(3 * SECOND, 64 * MIB);
     if goes_on {
         t.alloc(4 * SECOND, Kind::Block, start(1), MIB);
     }
@@ -125,13 +118,13 @@ fn a_burst_is_one() {
     t.alloc(0, Kind::Block, start(0), 8 * MIB);
     for n in 0..1_000 {
         t.refused(SECOND + n * MS, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
-        t.event(SECOND + n * MS, gave_up((64 + n) * MIB));
+        t.out_of_memory(SECOND + n * MS, (64 + n) * MIB);
         // What it does between two of them is no success of theirs.
         t.alloc(SECOND + n * MS, Kind::Block, start(0) + 8 * MIB, MIB);
         t.free(SECOND + n * MS, Space::Block, start(0) + 8 * MIB);
     }
     t.refused(9 * SECOND, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
-    t.event(9 * SECOND, gave_up(64 * MIB));
+    t.out_of_memory(9 * SECOND, 64 * MIB);
     let found = listed(&t);
     let [burst, last] = &found.ooms[..] else { panic!("{} are listed", found.ooms.len()) };
     assert_eq!((burst.requests, burst.refusals, burst.size), (1_000, 1_000, 1_063 * MIB));
@@ -183,7 +176,7 @@ fn what_is_missing_in_a_file_is_not_made_up() {
     t.refused(SECOND, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
     t.lose();
     t.alloc(3 * SECOND, Kind::Block, start(0), MIB);
-    t.event(4 * SECOND, gave_up(64 * MIB));
+    t.out_of_memory(4 * SECOND, 64 * MIB);
     with_trace(&t, |trace, definitions| {
         let found = list(trace, definitions).0;
         assert_eq!(found.ooms.len(), 1, "the refusal may have been absorbed in what is missing");

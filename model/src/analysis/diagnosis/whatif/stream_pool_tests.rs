@@ -5,24 +5,12 @@ use vramtrace_format::{
     StackId,
 };
 
+use super::tests::{MIB, SEGMENT, recorded, requests};
 use super::*;
 use crate::allocator::{Conf, Request, replay};
 use crate::replay::Until;
 use crate::testing::TraceBuilder;
 use crate::trace::Trace;
-
-const MIB: u64 = 1 << 20;
-const SEGMENT: u64 = 1 << 40;
-
-fn recorded(builder: &TraceBuilder) -> Recorded {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
-    let (definitions, _) = trace.definitions();
-    let mut all = Recorded::of(&trace, &definitions);
-    assert_eq!(all.len(), 1);
-    all.remove(0)
-}
 
 /// A block of this many MiB, of a stream and of the pool of a capture.
 fn block(t: &mut TraceBuilder, at: u64, address: u64, mib: u64, stream: u64, capture: u16) {
@@ -46,6 +34,12 @@ fn segment(t: &mut TraceBuilder, at: u64, number: u64) {
     t.alloc(at, Kind::Device, SEGMENT * number, 20 * MIB);
 }
 
+/// A segment of this number, and at its start a block of 8 MiB.
+fn begun(t: &mut TraceBuilder, number: u64, stream: u64, capture: u16) {
+    segment(t, 1000 * number, number);
+    block(t, 1000 * number + 1, SEGMENT * number, 8, stream, capture);
+}
+
 fn stream_pools(recorded: &Recorded) -> Vec<(u32, u16)> {
     let stream_pool = |request| match request {
         Request::Alloc { stream, pool, .. } => Some((stream, pool)),
@@ -57,11 +51,9 @@ fn stream_pools(recorded: &Recorded) -> Vec<(u32, u16)> {
 #[test]
 fn blocks_of_two_streams_do_not_share_a_segment() {
     let mut t = TraceBuilder::new();
-    segment(&mut t, 1000, 1);
-    block(&mut t, 1001, SEGMENT, 8, 0, 0);
-    t.free(2000, Space::Block, SEGMENT);
-    segment(&mut t, 3000, 2);
-    block(&mut t, 3001, SEGMENT * 2, 8, 0x23, 0);
+    begun(&mut t, 1, 0, 0);
+    t.free(1500, Space::Block, SEGMENT);
+    begun(&mut t, 2, 0x23, 0);
     let found = recorded(&t);
     assert_eq!(stream_pools(&found), [(0, 0), (1, 0)]);
     assert_eq!(replay(&found.log, &Conf::default(), None).peak_reserved, 40 * MIB);
@@ -72,13 +64,10 @@ fn blocks_of_two_streams_do_not_share_a_segment() {
 #[test]
 fn a_fit_that_uses_by_other_streams_may_undo_is_too_close_to_say() {
     let mut t = TraceBuilder::new();
-    segment(&mut t, 1000, 1);
-    block(&mut t, 1001, SEGMENT, 8, 0, 0);
+    begun(&mut t, 1, 0, 0);
     t.free(1500, Space::Block, SEGMENT);
-    segment(&mut t, 2000, 2);
-    block(&mut t, 2001, SEGMENT * 2, 8, 0, 0);
-    segment(&mut t, 3000, 3);
-    block(&mut t, 3001, SEGMENT * 3, 8, 0x23, 0);
+    begun(&mut t, 2, 0, 0);
+    begun(&mut t, 3, 0x23, 0);
     let found = recorded(&t);
     let confs = [("default".to_string(), Conf::default())];
     let capacities: Vec<Capacity> =
@@ -95,10 +84,9 @@ fn a_fit_that_uses_by_other_streams_may_undo_is_too_close_to_say() {
 fn one_stream_is_known_to_be_the_only_one() {
     for noted in [false, true] {
         let mut t = TraceBuilder::new();
-        segment(&mut t, 1000, 1);
-        block(&mut t, 1001, SEGMENT, 8, 0, 0);
+        begun(&mut t, 1, 0, 0);
         if noted {
-            t.define(Definition::Setting { name: BLOCK_STREAMS.into(), value: "current".into() });
+            t.setting(BLOCK_STREAMS, "current");
         }
         let found = recorded(&t);
         assert_eq!((found.knows_streams, found.streams), (noted, 1));
@@ -120,15 +108,13 @@ fn a_block_has_the_stream_of_its_segment() {
 #[test]
 fn captures_whose_blocks_share_a_segment_share_a_pool() {
     let mut t = TraceBuilder::new();
-    for (number, capture) in [(1, 1), (2, 2), (3, 3)] {
-        segment(&mut t, number * 1000, number);
-        block(&mut t, number * 1000 + 1, SEGMENT * number, 8, 0x23, capture);
+    for number in 1..=3 {
+        begun(&mut t, number, 0x23, number as u16);
     }
-    block(&mut t, 4000, SEGMENT + 8 * MIB, 2, 0x23, 2);
+    block(&mut t, 3500, SEGMENT + 8 * MIB, 2, 0x23, 2);
     // An answer of the driver that was not for this request.
-    segment(&mut t, 5000, 4);
-    block(&mut t, 5001, SEGMENT * 4, 8, 0, 0);
-    block(&mut t, 5002, SEGMENT * 4 + 8 * MIB, 8, 0, 3);
+    begun(&mut t, 4, 0, 0);
+    block(&mut t, 4002, SEGMENT * 4 + 8 * MIB, 8, 0, 3);
     let pools: Vec<u16> = stream_pools(&recorded(&t)).into_iter().map(|(_, pool)| pool).collect();
     assert_eq!(pools, [1, 1, 3, 1, 0, 0]);
 }
@@ -138,11 +124,7 @@ fn captures_whose_blocks_share_a_segment_share_a_pool() {
 fn captures_whose_blocks_share_mapped_memory_share_a_pool() {
     let (address, size) = (SEGMENT, 40 * MIB);
     let mut t = TraceBuilder::new();
-    let map = |t: &mut TraceBuilder, at, object| {
-        t.alloc(at, Kind::Vmm, object, size);
-        t.event(at + 1, Event::Map { address, size, offset: 0, object, stack: StackId(0) });
-    };
-    map(&mut t, 1000, 1);
+    t.mapped(1000, address, size, 1);
     block(&mut t, 1002, address, 16, 0x23, 1);
     block(&mut t, 1003, address + 16 * MIB, 16, 0x23, 1);
     t.free(1004, Space::Block, address);
@@ -150,8 +132,8 @@ fn captures_whose_blocks_share_mapped_memory_share_a_pool() {
     t.free(2001, Space::Block, address);
     t.free(2002, Space::Block, address + 16 * MIB);
     // Other memory at these addresses is another segment's.
-    t.event(3000, Event::Unmap { address, size, stack: StackId(0) });
-    map(&mut t, 4000, 2);
+    t.unmap(3000, address, size);
+    t.mapped(4000, address, size, 2);
     block(&mut t, 4002, address, 16, 0x23, 3);
     let found = recorded(&t);
     assert_eq!(stream_pools(&found), [(0, 1), (0, 1), (0, 1), (0, 3)]);
@@ -162,15 +144,11 @@ fn captures_whose_blocks_share_mapped_memory_share_a_pool() {
 #[test]
 fn a_private_pool_ends_with_its_first_segment_that_goes() {
     let mut t = TraceBuilder::new();
-    segment(&mut t, 1000, 1);
-    block(&mut t, 1001, SEGMENT, 8, 0, 1);
-    t.free(2000, Space::Block, SEGMENT);
-    t.free(3000, Space::Device, SEGMENT);
-    segment(&mut t, 4000, 2);
-    block(&mut t, 4001, SEGMENT * 2, 8, 0, 0);
+    begun(&mut t, 1, 0, 1);
+    t.free(1500, Space::Block, SEGMENT);
+    t.free(1600, Space::Device, SEGMENT);
+    begun(&mut t, 2, 0, 0);
     let found = recorded(&t);
-    let kept = |request: &Request| !matches!(request, Request::Outside { .. });
-    let requests: Vec<Request> = found.log.requests().filter(kept).collect();
     let expected = [
         Request::Alloc { size: 8 * MIB, stream: 0, pool: 1, slot: 0 },
         Request::Free { slot: 0 },
@@ -178,7 +156,7 @@ fn a_private_pool_ends_with_its_first_segment_that_goes() {
         Request::EmptyCache,
         Request::Alloc { size: 8 * MIB, stream: 0, pool: 0, slot: 0 },
     ];
-    assert_eq!(requests, expected);
+    assert_eq!(requests(&found), expected);
     assert_eq!(replay(&found.log, &Conf::default(), None).peak_reserved, 20 * MIB);
 }
 
@@ -195,11 +173,8 @@ fn a_block_with_free_memory_behind_it_was_split_off() {
     t.free(3000, Space::Block, SEGMENT + 2 * MIB);
     t.free(3001, Space::Block, SEGMENT + 10 * MIB);
     block(&mut t, 3002, SEGMENT + 2 * MIB, 8, 0, 0);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    t.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
-    let (definitions, _) = trace.definitions();
-    let all = Recorded::read(&trace, &definitions, Until::End, true);
+    let trace = Trace::of(&t);
+    let all = Recorded::read(&trace, &trace.definitions().0, Until::End, true);
     let split: Vec<bool> = all[0].sources.iter().map(|source| source.split).collect();
     assert_eq!(split, [true, true, false, false, true]);
 }

@@ -1,33 +1,30 @@
 //! What is taken out of traces, and what comes of it.
 
 use vramtrace_format::{
-    Alloc, BLOCK_REQUESTS, BlockChange, Definition, DeviceId, Event, Kind, RefusedBy, Sample,
-    SiteId, Space, StackId,
+    Alloc, BLOCK_REQUESTS, BlockChange, DeviceId, Event, Kind, RefusedBy, Sample, SiteId, Space,
+    StackId,
 };
 
 use super::*;
 use crate::allocator::{Conf, Request};
 use crate::testing::{SECOND, TraceBuilder};
-use crate::trace::{TORCH_VERSION, Trace};
+use crate::trace::{Definitions, TORCH_VERSION, Trace};
 
-const MIB: u64 = 1 << 20;
-const SEGMENT: u64 = 1 << 40;
+pub(super) const MIB: u64 = 1 << 20;
+pub(super) const SEGMENT: u64 = 1 << 40;
 
-fn recorded(builder: &TraceBuilder) -> Recorded {
+pub(super) fn recorded(builder: &TraceBuilder) -> Recorded {
     let mut all = all_recorded(builder);
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
 
 fn all_recorded(builder: &TraceBuilder) -> Vec<Recorded> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
-    let (definitions, _) = trace.definitions();
-    Recorded::of(&trace, &definitions)
+    let trace = Trace::of(builder);
+    Recorded::of(&trace, &trace.definitions().0)
 }
 
-fn requests(recorded: &Recorded) -> Vec<Request> {
+pub(super) fn requests(recorded: &Recorded) -> Vec<Request> {
     let kept = |request: &Request| !matches!(request, Request::Outside { .. });
     recorded.log.requests().filter(kept).collect()
 }
@@ -49,9 +46,11 @@ fn predicted(recorded: &Recorded, confs: &[&str], capacities: &[u64]) -> Predict
     predict(recorded, &confs, capacities.iter().map(asked).collect())
 }
 
-fn oom(t: &mut TraceBuilder, at: u64, size: u64) {
-    let (device, stack) = (DeviceId(0), StackId(0));
-    t.event(at, Event::CacheOom { device, size, allocated: 0, reserved: 0, stack });
+/// A run with one segment of 20 MiB, full.
+fn short() -> TraceBuilder {
+    let mut t = TraceBuilder::new();
+    filled(&mut t, 1000, 1, 20);
+    t
 }
 
 #[test]
@@ -66,16 +65,9 @@ fn blocks_become_requests_and_what_is_known_of_them_counts() {
     t.event(8000, Event::BlockChange { address: SEGMENT, change: BlockChange::Reusable });
     t.free(9000, Space::Block, SEGMENT + 9 * MIB);
     let recorded = recorded(&t);
-    assert_eq!(
-        requests(&recorded),
-        [
-            alloc(7, 0),
-            alloc(512, 1),
-            alloc(512, 2),
-            Request::Free { slot: 0 },
-            Request::Free { slot: 2 }
-        ]
-    );
+    let free = |slot| Request::Free { slot };
+    let expected = [alloc(7, 0), alloc(512, 1), alloc(512, 2), free(0), free(2)];
+    assert_eq!(requests(&recorded), expected);
     assert!(recorded.knows_requests && !recorded.knows_streams);
     assert_eq!(recorded.peak_reserved, 20 * MIB);
     assert_eq!((recorded.cap_bytes, recorded.card_bytes), (None, Some(24 << 30)));
@@ -85,7 +77,7 @@ fn blocks_become_requests_and_what_is_known_of_them_counts() {
 #[test]
 fn requests_are_replayed_where_blocks_carry_them() {
     let mut t = TraceBuilder::new();
-    t.define(Definition::Setting { name: BLOCK_REQUESTS.into(), value: "requested".into() });
+    t.setting(BLOCK_REQUESTS, "requested");
     t.alloc(1000, Kind::Device, SEGMENT, 20 * MIB);
     let mut block = |at: u64, offset: u64, size: u64, requested: Option<u64>| {
         let alloc = t.allocation(Kind::Block, 0, SEGMENT + offset, size);
@@ -103,10 +95,6 @@ fn requests_are_replayed_where_blocks_carry_them() {
 #[test]
 fn an_emptied_cache_is_distinguished_from_a_retry() {
     let mut t = TraceBuilder::new();
-    let give_back = |t: &mut TraceBuilder, at: u64, number: u64| {
-        t.free(at, Space::Block, SEGMENT * number);
-        t.free(at + 1, Space::Device, SEGMENT * number);
-    };
     for (number, refused) in [(1, false), (2, true), (3, false)] {
         let at = number * 10_000;
         filled(&mut t, at, number, 20);
@@ -117,24 +105,15 @@ fn an_emptied_cache_is_distinguished_from_a_retry() {
         t.free(at + 300, Space::Device, SEGMENT * number);
     }
     filled(&mut t, 90_000, 4, 40);
-    give_back(&mut t, 95_000, 4);
+    t.free(95_000, Space::Block, SEGMENT * 4);
+    t.free(95_001, Space::Device, SEGMENT * 4);
     let log = recorded(&t);
-    let expected = [
-        alloc(20 * MIB, 0),
-        Request::Free { slot: 0 },
-        Request::EmptyCache,
-        alloc(20 * MIB, 0),
-        Request::Free { slot: 0 },
-        alloc(20 * MIB, 0),
-        Request::Free { slot: 0 },
-        Request::EmptyCache,
-        alloc(40 * MIB, 0),
-        Request::Free { slot: 0 },
-    ];
+    let (free, empty) = (Request::Free { slot: 0 }, Request::EmptyCache);
+    let (small, large) = (alloc(20 * MIB, 0), alloc(40 * MIB, 0));
+    let expected = [small, free, empty, small, free, small, free, empty, large, free];
     assert_eq!(requests(&log), expected);
     // Where garbage is collected, segments go back for that, too.
-    let value = "garbage_collection_threshold:0.6".into();
-    t.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value });
+    t.setting("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.6");
     assert!(!requests(&recorded(&t)).contains(&Request::EmptyCache));
 }
 
@@ -148,14 +127,11 @@ fn what_is_outside_of_the_cache_is_taken_from_the_capacity() {
     t.sample(3000, Some(700 * MIB), 500 * MIB);
     filled(&mut t, 4000, 3, 100);
     let recorded = recorded(&t);
-    let outside: Vec<u64> = recorded
-        .log
-        .requests()
-        .filter_map(|request| match request {
-            Request::Outside { bytes } => Some(bytes / MIB),
-            _ => None,
-        })
-        .collect();
+    let outside = |request| match request {
+        Request::Outside { bytes } => Some(bytes / MIB),
+        _ => None,
+    };
+    let outside: Vec<u64> = recorded.log.requests().filter_map(outside).collect();
     assert_eq!(outside, [500, 600], "the cache's own segments are not outside of it");
     let fits = |mib: u64| {
         let prediction = predicted(&recorded, &["default"], &[mib * MIB]);
@@ -170,9 +146,9 @@ fn what_is_outside_of_the_cache_is_taken_from_the_capacity() {
 fn a_run_that_ended_out_of_memory_ends_with_the_request_that_failed() {
     let mut t = TraceBuilder::new();
     filled(&mut t, 1000, 1, 100);
-    oom(&mut t, 2000, 30 * MIB);
+    t.out_of_memory(2000, 30 * MIB);
     filled(&mut t, 3000, 2, 20);
-    oom(&mut t, 4000, 60 * MIB);
+    t.out_of_memory(4000, 60 * MIB);
     t.free(5000, Space::Block, SEGMENT);
     let recorded = recorded(&t);
     let expected = [alloc(100 * MIB, 0), alloc(20 * MIB, 1), alloc(60 * MIB, 2)];
@@ -190,11 +166,10 @@ fn sharing_by_others_forbids_expandable_segments() {
         ("/opt/venv/lib/python3.11/site-packages/torch/storage.py", "X._share_cuda_", false),
         ("/home/me/train.py", "share", true),
     ] {
-        let mut t = TraceBuilder::new();
+        let mut t = short();
         t.code(1, function, file, 12);
         t.code(2, "<module>", "/home/me/train.py", 41);
         t.stack(9, &[], &[1, 2], &[]);
-        filled(&mut t, 1000, 1, 20);
         let shared = |address| Event::Shared { address, site: SiteId(0), stack: StackId(9) };
         t.event(2000, shared(SEGMENT + 5));
         // Of the driver's own memory: nobody's tensor.
@@ -204,11 +179,8 @@ fn sharing_by_others_forbids_expandable_segments() {
         let prediction = predicted(&recorded, &["expandable_segments:True", "default"], &[]);
         let expandable = prediction.settings.iter().find(|s| s.conf.expandable_segments).unwrap();
         assert_eq!(expandable.forbidden.is_some(), forbidden, "{file}");
-        if forbidden {
-            assert!(
-                expandable.forbidden.as_ref().unwrap().starts_with("train.py:12"),
-                "{expandable:?}"
-            );
+        if let Some(why) = &expandable.forbidden {
+            assert!(why.starts_with("train.py:12"), "{expandable:?}");
             assert_eq!(prediction.settings[0].name, "default", "never first");
         }
     }
@@ -242,39 +214,33 @@ fn a_punched_beginning_starts_from_the_checkpoint() {
 
 #[test]
 fn the_setting_in_force_is_named_and_tried() {
-    let mut t = TraceBuilder::new();
-    filled(&mut t, 1000, 1, 20);
-    let set = |t: &mut TraceBuilder, name: &str, value: &str| {
-        t.define(Definition::Setting { name: name.into(), value: value.into() });
-    };
+    let mut t = short();
     assert!(predicted(&recorded(&t), &["default"], &[]).settings[0].in_force, "none is default");
-    set(&mut t, "PYTORCH_ALLOC_CONF", "max_split_size_mb:77");
+    t.setting("PYTORCH_ALLOC_CONF", "max_split_size_mb:77");
     let prediction = predicted(&recorded(&t), &["default"], &[]);
     let names: Vec<_> = prediction.settings.iter().map(|s| (&*s.name, s.in_force)).collect();
     assert_eq!(names, [("max_split_size_mb:77", true), ("default", false)]);
     assert!(prediction.advice().is_none(), "both reserve the same");
-    set(&mut t, "PYTORCH_CUDA_ALLOC_CONF", "what:ever");
+    t.setting("PYTORCH_CUDA_ALLOC_CONF", "what:ever");
     let recorded = recorded(&t);
     assert_eq!((recorded.in_force.name(), &recorded.in_force.conf), ("what:ever", &None));
 }
 
 #[test]
 fn a_run_without_blocks_says_why() {
-    let t = TraceBuilder::new();
-    assert!(all_recorded(&t).is_empty());
-    let why = |name: &str, value: &str| {
-        let mut definitions = crate::trace::Definitions::default();
-        definitions.add(Definition::Setting { name: name.into(), value: value.into() });
-        why_no_blocks(&definitions)
-    };
-    assert!(why("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync").contains("cudaMallocAsync"));
-    assert!(why("PYTORCH_NO_CUDA_MEMORY_CACHING", "1").contains("NO_CUDA_MEMORY_CACHING"));
-    assert!(why("x", "y").contains("no tensors"));
+    assert!(all_recorded(&TraceBuilder::new()).is_empty());
+    for (name, value, part) in [
+        ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", "cudaMallocAsync"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "NO_CUDA_MEMORY_CACHING"),
+        ("x", "y", "no tensors"),
+    ] {
+        let mut t = TraceBuilder::new();
+        t.setting(name, value);
+        assert!(why_no_blocks(&Definitions::of_builder(&t)).contains(part), "{part}");
+    }
     let mut t = TraceBuilder::new();
     t.module("/opt/torch/lib/libc10_cuda.so", 0x1000);
-    let mut definitions = crate::trace::Definitions::default();
-    t.definitions().iter().for_each(|definition| definitions.add(definition.clone()));
-    assert!(why_no_blocks(&definitions).contains("pluggable"));
+    assert!(why_no_blocks(&Definitions::of_builder(&t)).contains("pluggable"));
 }
 
 /// Samples may say less than the ledger knows.
@@ -308,10 +274,6 @@ fn forbidden(t: &TraceBuilder) -> (Vec<String>, String) {
     (names, why.unwrap_or_default())
 }
 
-fn set(t: &mut TraceBuilder, name: &str, value: &str) {
-    t.define(Definition::Setting { name: name.into(), value: value.into() });
-}
-
 #[test]
 fn a_setting_that_this_pytorch_does_not_know_is_forbidden() {
     for (version, expected) in [
@@ -319,9 +281,8 @@ fn a_setting_that_this_pytorch_does_not_know_is_forbidden() {
         ("2.10.0", &["large_segment_size_mb:64"]),
         ("2.11.0+cu128", &[]),
     ] {
-        let mut t = TraceBuilder::new();
-        filled(&mut t, 1000, 1, 20);
-        set(&mut t, TORCH_VERSION, version);
+        let mut t = short();
+        t.setting(TORCH_VERSION, version);
         let (names, why) = forbidden(&t);
         assert_eq!(names, expected, "{version}");
         assert!(expected.is_empty() || why.contains("does not know"), "{why}");
@@ -331,12 +292,11 @@ fn a_setting_that_this_pytorch_does_not_know_is_forbidden() {
 #[test]
 fn sharing_by_pytorch_needs_a_version_that_shares_expandable_segments() {
     for (version, expected) in [("2.4.1", true), ("2.5.0", false)] {
-        let mut t = TraceBuilder::new();
+        let mut t = short();
         t.code(1, "X._share_cuda_", "/opt/venv/lib/python3.11/site-packages/torch/storage.py", 12);
         t.stack(9, &[], &[1], &[]);
-        filled(&mut t, 1000, 1, 20);
         t.event(2000, Event::Shared { address: SEGMENT, site: SiteId(0), stack: StackId(9) });
-        set(&mut t, TORCH_VERSION, version);
+        t.setting(TORCH_VERSION, version);
         let (names, why) = forbidden(&t);
         assert_eq!(names.contains(&"expandable_segments:True".to_string()), expected, "{version}");
         assert!(!expected || why.contains("cannot share tensors"), "{why}");
@@ -347,14 +307,12 @@ fn sharing_by_pytorch_needs_a_version_that_shares_expandable_segments() {
 fn mapped_memory_that_is_not_of_expandable_segments_excludes_them() {
     for (in_force, expected) in [("", true), ("expandable_segments:True", false)] {
         let mut t = TraceBuilder::new();
-        set(&mut t, "PYTORCH_CUDA_ALLOC_CONF", in_force);
-        t.alloc(200, Kind::Vmm, 1, 20 * MIB);
-        let (address, size) = (SEGMENT, 20 * MIB);
-        t.event(300, Event::Map { address, size, offset: 0, object: 1, stack: StackId(0) });
+        t.setting("PYTORCH_CUDA_ALLOC_CONF", in_force);
+        t.mapped(300, SEGMENT, 20 * MIB, 1);
         t.alloc(400, Kind::Block, SEGMENT, 20 * MIB);
         // Unmapped at the end of the run.
         t.free(500, Space::Block, SEGMENT);
-        t.event(600, Event::Unmap { address, size, stack: StackId(0) });
+        t.unmap(600, SEGMENT, 20 * MIB);
         let (names, why) = forbidden(&t);
         assert_eq!(names == ["expandable_segments:True"], expected, "{in_force} {names:?}");
         assert!(!expected || why.contains("mapped already"), "{why}");
@@ -367,15 +325,13 @@ fn where_pytorchs_allocator_is_bypassed_no_setting_counts() {
         ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", "backend:cudaMallocAsync"),
         ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
     ] {
-        let mut t = TraceBuilder::new();
-        filled(&mut t, 1000, 1, 20);
-        set(&mut t, name, value);
+        let mut t = short();
+        t.setting(name, value);
         let (names, why) = forbidden(&t);
         assert_eq!(names.len(), GRID.len(), "{names:?}");
         assert!(why.contains(part), "{why}");
     }
-    let mut t = TraceBuilder::new();
-    filled(&mut t, 1000, 1, 20);
-    set(&mut t, "PYTORCH_CUDA_ALLOC_CONF", "backend:native,max_split_size_mb:64");
+    let mut t = short();
+    t.setting("PYTORCH_CUDA_ALLOC_CONF", "backend:native,max_split_size_mb:64");
     assert_eq!(forbidden(&t).0, [""; 0]);
 }

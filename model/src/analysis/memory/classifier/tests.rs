@@ -1,57 +1,33 @@
 //! Tests of the classifier of stacks: lines, backward passes and the forward lines that they belong to.
 
-use vramtrace_format::{
-    Definition, DeviceId, Header, NativeName, PythonFrame, StackFlags, StackId,
-};
+use vramtrace_format::{Definition, DeviceId, Header, NativeName, StackId};
 
 use crate::analysis::{GroupBy, HeldMemory, Holdings, Owner, StackClassifier};
 use crate::symbols::Symbols;
+use crate::testing::TraceBuilder;
 use crate::trace::Definitions;
 
 const NODE: &str = "torch::autograd::generated::LogSoftmaxBackward0::apply";
 const ENGINE: &str = "torch::autograd::Engine::evaluate_function";
 
-fn stack(id: u32, native: &[u64], python: &[u32]) -> Definition {
-    Definition::Stack {
-        id: StackId(id),
-        flags: StackFlags(0),
-        native: native.to_vec(),
-        python: python
-            .iter()
-            .map(|code| PythonFrame { code: *code, last_instruction: 0 })
-            .collect(),
-        joins: Vec::new(),
-    }
-}
-
 /// Stacks 1 to 4 are of the forward pass: two calls of `loss` at one line, by two lines of `train.py`; a line of
 /// PyTorch alone. The others are of the backward pass.
-fn definitions() -> Definitions {
-    let mut all = Definitions::default();
-    let code = |id: u32, name: &str, file: &str, first_line| Definition::Code {
-        id,
-        minor: 9,
-        name: name.into(),
-        file: file.into(),
-        first_line,
-        line_table: Vec::new(),
-    };
-    let package = "/v/site-packages/transformers/loss_utils.py";
-    all.add(code(1, "log_softmax", "/v/site-packages/torch/nn/functional.py", 2245));
-    all.add(code(2, "loss", package, 40));
-    all.add(code(3, "step", "/home/me/train.py", 23));
-    all.add(code(4, "evaluate", "/home/me/train.py", 31));
-    let path = "/v/site-packages/torch/lib/libtorch_cpu.so".to_string();
-    let (base, start, end) = (0x1000, 0x1000, 0x2000);
-    all.add(Definition::Module { id: 1, path, build_id: Vec::new(), base, start, end });
+fn program() -> (Definitions, Header) {
+    let mut t = TraceBuilder::new();
+    t.code(1, "log_softmax", "/v/site-packages/torch/nn/functional.py", 2245);
+    t.code(2, "loss", "/v/site-packages/transformers/loss_utils.py", 40);
+    t.code(3, "step", "/home/me/train.py", 23);
+    t.code(4, "evaluate", "/home/me/train.py", 31);
+    let library = 0x1000;
+    t.module("/v/site-packages/torch/lib/libtorch_cpu.so", library);
     for (id, text, address) in [(1, NODE, 0x10), (2, ENGINE, 0x20)] {
-        all.add(Definition::Text { id, text: text.into() });
+        t.define(Definition::Text { id, text: text.into() });
         let names = vec![NativeName { function: id, file: 0, line: 0 }];
-        all.add(Definition::Names { module: 1, address, names });
+        t.define(Definition::Names { module: library as u32, address, names });
     }
-    all.add(stack(1, &[], &[1, 2, 3]));
-    all.add(stack(2, &[], &[1, 2, 4]));
-    all.add(stack(3, &[], &[1]));
+    t.stack(1, &[], &[1, 2, 3], &[]);
+    t.stack(2, &[], &[1, 2, 4], &[]);
+    t.stack(3, &[], &[1], &[]);
     for (id, native, forward) in [
         (10, &[0x1010, 0x1020][..], Some(1)),
         (11, &[0x1010, 0x1020], Some(1)),
@@ -62,27 +38,18 @@ fn definitions() -> Definitions {
         // Its definition is missing.
         (16, &[0x1010], Some(99)),
     ] {
-        all.add(stack(id, native, &[]));
+        t.stack(id, native, &[], &[]);
         if let Some(forward) = forward {
             let (stack, forward) = (StackId(id), StackId(forward));
-            all.add(Definition::Forward { stack, forward });
+            t.define(Definition::Forward { stack, forward });
         }
     }
-    all
-}
-
-fn header() -> Header {
-    Header {
-        executable: "/usr/bin/python3".into(),
-        working_directory: "/home/me".into(),
-        command: vec!["python3".into(), "train.py".into()],
-        ..Header::default()
-    }
+    (Definitions::of_builder(&t), t.header)
 }
 
 #[test]
 fn a_node_has_the_line_of_its_forward_operation() {
-    let (definitions, header) = (definitions(), header());
+    let (definitions, header) = program();
     // The forward stacks are named without being asked for.
     let symbols = Symbols::of(&definitions, &header, (10..17).map(StackId));
     let classifier = StackClassifier::new(&symbols, &header);
@@ -101,7 +68,7 @@ fn a_node_has_the_line_of_its_forward_operation() {
 
 #[test]
 fn blocks_of_different_forward_lines_are_different_holders() {
-    let (definitions, header) = (definitions(), header());
+    let (definitions, header) = program();
     let symbols = Symbols::of(&definitions, &header, (10..14).map(StackId));
     let classifier = StackClassifier::new(&symbols, &header);
     let held = |bytes| HeldMemory { bytes, count: 1, ..HeldMemory::default() };

@@ -2,16 +2,14 @@
 
 use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{Event, Kind, SummaryMoment};
+use vramtrace_format::{Kind, SummaryMoment};
 
 use super::*;
 use crate::replay::history::Bin;
 use crate::testing::{SECOND, TraceBuilder};
 
 fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions) -> R) -> R {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    let trace = Trace::open(file.path()).unwrap();
+    let trace = Trace::of(builder);
     look(&trace, &trace.definitions().0)
 }
 
@@ -19,27 +17,13 @@ fn sum(holdings: &Holdings, device: u8) -> u64 {
     holdings.bytes_on(DeviceId(device))
 }
 
+/// Driver memory is an allocation, or mapped objects; with a hole to the next.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Driver memory: an allocation, or mapped objects; with a hole to the next.
-    Memory {
-        slot: u64,
-        mapped: bool,
-        pages: u64,
-        device: u8,
-    },
-    FreeMemory {
-        slot: u64,
-    },
-    Block {
-        slot: u64,
-        at: u64,
-        size: u64,
-    },
-    FreeBlock {
-        slot: u64,
-        at: u64,
-    },
+    Memory { slot: u64, mapped: bool, pages: u64, device: u8 },
+    FreeMemory { slot: u64 },
+    Block { slot: u64, at: u64, size: u64 },
+    FreeBlock { slot: u64, at: u64 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -82,7 +66,7 @@ proptest! {
                         object += 1;
                         let (address, size) = (start(slot) + page * 4 * MIB, 4 * MIB);
                         t.alloc_on(now, Kind::Vmm, device, object, size);
-                        t.event(now, Event::Map { address, size, offset: 0, object, stack: Default::default() });
+                        t.map(now, address, size, object);
                     }
                 }
                 Step::FreeMemory { slot } => {
@@ -92,7 +76,7 @@ proptest! {
                         continue;
                     }
                     let (address, size) = (start(slot), pages * 4 * MIB);
-                    t.event(now, Event::Unmap { address, size, stack: Default::default() });
+                    t.unmap(now, address, size);
                     for page in 1..=pages {
                         t.free(now, Space::Vmm, first + page);
                     }

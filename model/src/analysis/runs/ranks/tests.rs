@@ -7,19 +7,13 @@ use super::*;
 use crate::analysis::GroupBy;
 use crate::testing::{SECOND, TraceBuilder};
 
-fn read<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace) -> R) -> R {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    builder.write(file.path());
-    look(&Trace::open(file.path()).unwrap())
-}
-
 fn alone(trace: &Trace) -> ProcessFigures {
     super::read(std::slice::from_ref(trace), &|_, _| {}).remove(0)
 }
 
 /// What the recorder would append: made from a replay of what is there.
 fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
-    let replayed = read(t, ProcessFigures::replayed);
+    let replayed = ProcessFigures::replayed(&Trace::of(t));
     t.event(end_ns, Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true });
     let mut records = 0;
     let mut put = |event| {
@@ -98,33 +92,29 @@ fn a_summary_says_what_a_replay_says() {
     let mut t = program();
     sum_up(&mut t, 4 * SECOND);
     t.event(5 * SECOND, Event::Ended);
-    read(&t, |trace| {
-        let (summed, replayed) = (alone(trace), ProcessFigures::replayed(trace));
-        assert_eq!(
-            (summed.source, replayed.source),
-            (FiguresSource::Summary, FiguresSource::Events)
-        );
-        assert_eq!((summed.last_ns, summed.ended_in_order), (5 * SECOND, true));
-        assert_eq!((replayed.last_ns, replayed.ended_in_order), (5 * SECOND, true));
-        same(&summed, &replayed);
-        let device = &summed.devices[&DeviceId(0)];
-        let held = |moment, of_framework| -> Vec<(u32, u64)> {
-            let of = |h: &&SummaryHolder| h.moment == moment && h.of_framework == of_framework;
-            let here = device.holders.iter().filter(of);
-            here.map(|h| (h.stack.0, h.bytes / MIB)).collect()
-        };
-        assert_eq!(held(SummaryMoment::Peak, false), [(2, 32), (1, 20)]);
-        assert_eq!(held(SummaryMoment::Peak, true), [(2, 4)], "the block of the peak");
-        assert_eq!(held(SummaryMoment::End, false), [(2, 32), (1, 6)]);
-        assert_eq!(held(SummaryMoment::End, true), [(1, 10)]);
-        let driver = |moment| -> Vec<(Cause, u32, u64)> {
-            let here = device.driver.iter().filter(|of| of.moment == moment);
-            here.map(|of| (of.cause, of.stack.0, of.bytes / MIB)).collect()
-        };
-        let at_peak = [(Cause::Graphs, 2, 6), (Cause::Modules, 1, 2)];
-        assert_eq!(driver(SummaryMoment::Peak), at_peak);
-        assert_eq!(driver(SummaryMoment::End), [(Cause::Graphs, 2, 11)]);
-    });
+    let trace = Trace::of(&t);
+    let (summed, replayed) = (alone(&trace), ProcessFigures::replayed(&trace));
+    assert_eq!((summed.source, replayed.source), (FiguresSource::Summary, FiguresSource::Events));
+    assert_eq!((summed.last_ns, summed.ended_in_order), (5 * SECOND, true));
+    assert_eq!((replayed.last_ns, replayed.ended_in_order), (5 * SECOND, true));
+    same(&summed, &replayed);
+    let device = &summed.devices[&DeviceId(0)];
+    let held = |moment, of_framework| -> Vec<(u32, u64)> {
+        let of = |h: &&SummaryHolder| h.moment == moment && h.of_framework == of_framework;
+        let here = device.holders.iter().filter(of);
+        here.map(|h| (h.stack.0, h.bytes / MIB)).collect()
+    };
+    assert_eq!(held(SummaryMoment::Peak, false), [(2, 32), (1, 20)]);
+    assert_eq!(held(SummaryMoment::Peak, true), [(2, 4)], "the block of the peak");
+    assert_eq!(held(SummaryMoment::End, false), [(2, 32), (1, 6)]);
+    assert_eq!(held(SummaryMoment::End, true), [(1, 10)]);
+    let driver = |moment| -> Vec<(Cause, u32, u64)> {
+        let here = device.driver.iter().filter(|of| of.moment == moment);
+        here.map(|of| (of.cause, of.stack.0, of.bytes / MIB)).collect()
+    };
+    let at_peak = [(Cause::Graphs, 2, 6), (Cause::Modules, 1, 2)];
+    assert_eq!(driver(SummaryMoment::Peak), at_peak);
+    assert_eq!(driver(SummaryMoment::End), [(Cause::Graphs, 2, 11)]);
 }
 
 #[test]
@@ -132,11 +122,10 @@ fn only_a_whole_summary_at_the_end_counts() {
     let from_summary = |change: &dyn Fn(&mut TraceBuilder)| {
         let mut t = program();
         change(&mut t);
-        read(&t, |trace| {
-            let rank = alone(trace);
-            same(&rank, &ProcessFigures::replayed(trace));
-            rank.source == FiguresSource::Summary
-        })
+        let trace = Trace::of(&t);
+        let rank = alone(&trace);
+        same(&rank, &ProcessFigures::replayed(&trace));
+        rank.source == FiguresSource::Summary
     };
     let ended = |t: &mut TraceBuilder| t.event(5 * SECOND, Event::Ended);
     assert!(from_summary(&|t| {
@@ -187,16 +176,7 @@ fn holding(n: u32, card: u8, mib: u64, from_s: u64, to_s: u64) -> TraceBuilder {
 }
 
 fn run_of(builders: &[TraceBuilder]) -> Vec<ProcessFigures> {
-    let directory = tempfile::tempdir().unwrap();
-    let traces: Vec<Trace> = builders
-        .iter()
-        .enumerate()
-        .map(|(n, builder)| {
-            let path = directory.path().join(format!("{n}.vtrace"));
-            builder.write(&path);
-            Trace::open(&path).unwrap()
-        })
-        .collect();
+    let traces: Vec<Trace> = builders.iter().map(Trace::of).collect();
     super::read(&traces, &|_, _| {})
 }
 
