@@ -4,16 +4,7 @@ use vramtrace_format::physical::GIB;
 use vramtrace_format::shown;
 use vramtrace_format::size::{AsGiven, Bytes};
 
-/// `1.50 GiB`, `0.85 GiB`: in GiB, so that columns compare at a glance; what is less than a tenth of one
-/// in its own unit.
-pub fn gib(bytes: u64) -> String {
-    match bytes < GIB / 10 {
-        true => size(bytes),
-        false => format!("{:.2} GiB", bytes as f64 / GIB as f64),
-    }
-}
-
-/// `512 B`, `1.50 KiB`, `12.00 MiB`, `3.25 GiB`: for single allocations and files.
+/// `512 B`, `1.50 KiB`, `12.00 MiB`, `3.25 GiB`: every size but a limit.
 pub fn size(bytes: u64) -> String {
     Bytes(bytes).to_string()
 }
@@ -96,10 +87,6 @@ mod tests {
 
     #[test]
     fn figures_as_people_read_them() {
-        assert_eq!(gib(0), "0 B");
-        assert_eq!(gib(5 << 20), "5.00 MiB");
-        assert_eq!(gib(GIB * 85 / 100), "0.85 GiB");
-        assert_eq!(gib(3 * GIB / 2), "1.50 GiB");
         assert_eq!(size(512), "512 B");
         assert_eq!(size(1536), "1.50 KiB");
         assert_eq!(size(24 * GIB), "24.00 GiB");

@@ -90,14 +90,14 @@ impl Used {
         }
     }
 
-    /// `: 6.00 GiB of 80.00 GiB, 2.00 GiB in use`. `bytes`: the new limit; `None`: no limit.
+    /// `: 6.00 GiB of 80.00 GiB, 2.00 GiB counted`. `bytes`: the new limit; `None`: no limit.
     fn describe(&self, bytes: Option<u64>) -> String {
         let Some(bytes) = bytes else { return ": no cap".into() };
         let (cap, total, used) = (limit(bytes), size(self.total), size(self.counted));
         match self.counted.saturating_sub(bytes) {
-            0 => format!(": {cap} of {total}, {used} in use"),
+            0 => format!(": {cap} of {total}, {used} counted"),
             over => format!(
-                ": {cap} of {total}; {used} are in use: new requests are refused until {} are freed",
+                ": {cap} of {total}; {used} counted: new requests are refused until {} are freed",
                 size(over)
             ),
         }

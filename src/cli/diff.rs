@@ -139,7 +139,7 @@ fn failure(difference: &Difference, tolerance: f64) -> Option<String> {
     let (what, change) = difference.growth(tolerance)?;
     let line = match difference.grew_most() {
         Some(line) => format!("{}: {}", line.name.words(), signed(line.bytes.bytes())),
-        None => format!("free in PyTorch's cache: {}", signed(difference.free_in_cache.bytes())),
+        None => format!("free in cache: {}", signed(difference.free_in_cache.bytes())),
     };
     let (name, by) = (&difference.name, signed(change.bytes()));
     let allowed = tolerance * 100.0;

@@ -8,7 +8,7 @@ use vramtrace_reader::report::json::ps::{
     GroupDeviceFacts, GroupFacts, LiveDeviceFacts, LiveProcessFacts, PsReport, SCHEMA, SiteFacts,
 };
 use vramtrace_reader::report::text::layout::{BAD, Table, paint_if};
-use vramtrace_reader::units::{clean, count, gib, limit, shorten};
+use vramtrace_reader::units::{clean, count, limit, shorten, size};
 
 use super::reading::show;
 use crate::console::message;
@@ -109,7 +109,7 @@ fn cap_text(cap: Option<u64>, must_go: u64) -> String {
     match (cap, must_go) {
         (None, _) => "-".into(),
         (Some(cap), 0) => limit(cap),
-        (Some(cap), over) => format!("{}, {} must go", limit(cap), gib(over)),
+        (Some(cap), over) => format!("{}, {} must go", limit(cap), size(over)),
     }
 }
 
@@ -145,9 +145,9 @@ fn text(report: &PsReport) -> String {
             table.row([
                 std::mem::take(&mut pid),
                 device.device.map_or("?".into(), |ordinal| format!("cuda:{ordinal}")),
-                gib(device.live_bytes),
-                gib(device.peak_bytes),
-                gib(device.counted_bytes),
+                size(device.live_bytes),
+                size(device.peak_bytes),
+                size(device.counted_bytes),
                 cap,
                 paint_if(refused, BAD, count(refused)),
                 std::mem::take(&mut command),
@@ -164,7 +164,7 @@ fn text(report: &PsReport) -> String {
         for device in &group.devices {
             let cap = cap_text(device.cap_bytes, device.must_go_bytes);
             let members = group.pids.len().to_string();
-            let counted = gib(device.counted_bytes);
+            let counted = size(device.counted_bytes);
             table.row([clean(&group.name), counted, cap, members, device.uuid.clone()]);
         }
     }

@@ -11,7 +11,7 @@ use vramtrace_reader::report::shell;
 use vramtrace_reader::report::text::verdict::Finding;
 use vramtrace_reader::report::wording::{headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
-use vramtrace_reader::units::{self, gib};
+use vramtrace_reader::units::{self, size};
 
 use super::reading::with_progress;
 use super::{caveats, verdict};
@@ -124,7 +124,7 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
         format!("  peak       {}{several}", by_device(&peaks, headline)),
         format!(
             "  at the end {} in {}",
-            by_device(&live, |bytes| gib(*bytes)),
+            by_device(&live, |bytes| size(*bytes)),
             units::several(allocations, "allocation")
         ),
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
@@ -174,9 +174,9 @@ mod tests {
     #[test]
     fn devices_are_named_up_to_a_point() {
         let bytes = (0..10).map(|n| (DeviceId(n), u64::from(n) << 30)).collect();
-        let text = by_device(&bytes, |bytes| gib(*bytes));
+        let text = by_device(&bytes, |bytes| size(*bytes));
         assert!(text.starts_with("device 0: 0 B, device 1: 1.00 GiB"), "{text}");
         assert!(text.ends_with("device 7: 7.00 GiB, and 2 more"), "{text}");
-        assert_eq!(by_device(&BTreeMap::<DeviceId, u64>::new(), |bytes| gib(*bytes)), "nothing");
+        assert_eq!(by_device(&BTreeMap::<DeviceId, u64>::new(), |bytes| size(*bytes)), "nothing");
     }
 }

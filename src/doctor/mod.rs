@@ -13,7 +13,7 @@ use vramtrace_format::SwitchedBy;
 use vramtrace_format::capspec::{self, Target};
 use vramtrace_format::host_switch::{self, HOST_FILE};
 use vramtrace_format::uuid;
-use vramtrace_reader::units::{gib, limit, several, size};
+use vramtrace_reader::units::{limit, several, size};
 
 use crate::driver::nvml::{CardFacts, Cards};
 use crate::driver::{self, GpuDevice};
@@ -162,7 +162,7 @@ fn driver(checks: &mut Vec<Check>) -> Result<Vec<GpuDevice>, driver::Error> {
     checks.push(Check::ok("driver", format!("CUDA {major}.{minor}, {count}")));
     checks.extend(devices.iter().map(|device| {
         let GpuDevice { ordinal, name, uuid, total_bytes } = device;
-        let (uuid, total) = (uuid::text(uuid, false), gib(*total_bytes));
+        let (uuid, total) = (uuid::text(uuid, false), size(*total_bytes));
         Check::ok("device", format!("{ordinal}: {name}, {uuid}, {total}"))
     }));
     // The simulated driver is no part of the machine.

@@ -4,7 +4,7 @@ use vramtrace_format::{DeviceId, StopReason, SwitchedBy};
 
 use crate::replay::{InUse, OffSpan, State, Stop};
 use crate::trace::{Definitions, DeviceInfo};
-use crate::units::{gib, seconds, several, size};
+use crate::units::{seconds, several, size};
 
 /// Why the recorder stopped, as a clause.
 pub fn stop_reason(reason: StopReason) -> &'static str {
@@ -99,7 +99,7 @@ pub fn headline_name(of: &InUse) -> &'static str {
 
 /// `6.80 GiB in nvidia-smi`; where NVML has no figure of the process, `6.21 GiB recorded`.
 pub fn headline(of: &InUse) -> String {
-    format!("{} {}", gib(of.headline()), headline_name(of))
+    format!("{} {}", size(of.headline()), headline_name(of))
 }
 
 /// The CUDA ordinal. `None`: the device is unknown.
@@ -188,5 +188,10 @@ mod tests {
         let text = [0, 1_500_000, 9_000_000_000, 750_000_000_000, 11_520_000_000_000].map(age);
         assert_eq!(text, ["0 s", "1.5 ms", "9.0 s", "12.5 min", "3.2 h"]);
         assert_eq!(age(5 * 86_400_000_000_000), "5.0 days");
+    }
+
+    #[test]
+    fn an_unknown_device_has_no_ordinal() {
+        assert_eq!([DeviceId(3), DeviceId::UNKNOWN].map(cuda_name), ["cuda:3", "unknown device"]);
     }
 }

@@ -77,7 +77,7 @@ def names(check):
         lead = holder["lead"]
         return "" if lead is None else stacks.place(holder["frames"][lead])
 
-    found = [holder for holder in found if named(holder) != "PyTorch cache (free)"]
+    found = [holder for holder in found if named(holder) != "free in cache"]
     total = sum(holder["bytes"] for holder in found)
     nameless = lambda name: not name or "c10::" in name or "+0x" in name
     unnamed = sum(holder["bytes"] for holder in found if nameless(named(holder)))

@@ -38,7 +38,7 @@ test("the failure is pinned, and its figures are those of `oom` in the verdict, 
     assert.deepEqual(parts.slice(0, 3), [part("tensors"), part("torch_cache"), part("context")]);
     assert.equal(Number(await tab.locator(".largest .free").getAttribute("data-bytes")), truth.torch.free_in_segments_bytes);
     const held = await tab.locator(".largest li").evaluateAll((all) => all.map((one) => Number(one.dataset.bytes)));
-    const holders = truth.holders.filter((one) => one.frames[0]?.function !== "PyTorch cache (free)");
+    const holders = truth.holders.filter((one) => one.frames[0]?.function !== "free in cache");
     assert.deepEqual(held, holders.slice(0, 5).map((one) => one.bytes));
     const words = await tab.locator(".verdict").innerText();
     assert.ok(words.includes(`${(asked / GIB).toFixed(2)} GiB asked by LogSoftmaxBackward0`), words);

@@ -115,8 +115,8 @@ fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<EnginePart> {
         ("workspace", sum(&[Role::Workspace])),
         ("communication", sum(&[Role::Communication])),
         ("graphs", of(Role::GraphMemory).saturating_add(graphs)),
-        ("contexts and modules", in_use.contexts.saturating_add(in_use.taken_by_driver() - graphs)),
-        ("free in PyTorch's cache", sum(&[Role::FreeCache])),
+        ("context and modules", in_use.contexts.saturating_add(in_use.taken_by_driver() - graphs)),
+        ("free in cache", sum(&[Role::FreeCache])),
     ];
     let named = parts.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
     parts.push(("the rest", in_use.headline().saturating_sub(named)));

@@ -40,7 +40,7 @@ const MAX_CALLERS: usize = 64;
 /// Stands for memory of a framework's cache that is in no block: the id of no recorded stack.
 pub const FREE_CACHE: StackId = StackId(u32::MAX);
 /// What people read in place of its frames.
-pub const FREE_CACHE_NAME: &str = "PyTorch cache (free)";
+pub const FREE_CACHE_NAME: &str = "free in cache";
 
 /// The named stacks of one trace. Copies share one table.
 #[derive(Clone, Debug, Default)]

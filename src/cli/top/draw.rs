@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState, Wrap};
 use vramtrace_reader::report::text::layout;
-use vramtrace_reader::units::{clean, count, gib, shorten};
+use vramtrace_reader::units::{clean, count, limit, shorten, size};
 
 use super::opened;
 use super::row::{COLUMNS, Card, Column, Row, that_fit};
@@ -54,11 +54,11 @@ pub fn text(state: &State) -> String {
         let titles = ["card", "in use", "of", "util", "counted", "cap", "refused"];
         let mut cards = layout::Table::titled(0, "lrrrrrr", &titles);
         for card in state.cards.values() {
-            let cap = card.caps().map_or("-".into(), gib);
-            let used = card.facts.as_ref().map_or("?".into(), |facts| gib(facts.used));
+            let cap = card.caps().map_or("-".into(), limit);
+            let used = card.facts.as_ref().map_or("?".into(), |facts| size(facts.used));
             let util = card.facts.as_ref().and_then(|facts| facts.utilization);
             let util = util.map_or("-".into(), |percent| format!("{percent} %"));
-            let (counted, refused) = (gib(card.counted()), count(card.refused()));
+            let (counted, refused) = (size(card.counted()), count(card.refused()));
             cards.row([card.name(), used, card.total(), util, counted, cap, refused]);
         }
         out.push_str(&cards.render());
@@ -113,10 +113,10 @@ fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     let (name, utilization) =
         card.facts.as_ref().map_or(("", None), |facts| (&*facts.name, facts.utilization));
     let model = if name.is_empty() { String::new() } else { format!("{}  ", clean(name)) };
-    let used = format!("{}{}", gib(in_use), percent(in_use, total));
+    let used = format!("{}{}", size(in_use), percent(in_use, total));
     let busy = utilization.map_or(String::new(), |percent| format!(", busy {percent} %"));
     let capped =
-        caps.map_or(String::new(), |cap| format!(", cap {}{}", gib(cap), percent(counted, cap)));
+        caps.map_or(String::new(), |cap| format!(", cap {}{}", limit(cap), percent(counted, cap)));
     let refused = match card.refused() {
         0 => String::new(),
         many => format!(", {} refused", count(many)),

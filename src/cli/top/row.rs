@@ -6,7 +6,7 @@ use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::{LiveDevice, LiveSite};
 use vramtrace_reader::report::wording::age;
-use vramtrace_reader::units::{clean, count, gib, size};
+use vramtrace_reader::units::{clean, count, limit, size};
 
 use super::look::{Look, Verdict};
 use crate::driver::nvml::CardFacts;
@@ -64,7 +64,7 @@ impl Card {
     }
 
     pub fn total(&self) -> String {
-        if self.bytes() == 0 { "?".into() } else { gib(self.bytes()) }
+        if self.bytes() == 0 { "?".into() } else { size(self.bytes()) }
     }
 }
 
@@ -228,7 +228,7 @@ impl Row {
                     true => "every request will be reported, none refused",
                     false => "every request will be refused",
                 };
-                words.push_str(&format!(", below the {} in use{on}: {follows}", size(in_use)));
+                words.push_str(&format!(", below the {} counted{on}: {follows}", size(in_use)));
             }
         }
         Ok(words)
@@ -272,9 +272,9 @@ pub const COLUMNS: [Column; 13] = [
     figure("rank", 6, [4, 4], |row| row.rank().map_or(String::new(), |rank| rank.to_string())),
     words("device", 10, [6, 24], |row| row.devices.clone()),
     figure("util", 8, [5, 5], |row| row.utilization.map_or("-".into(), |part| format!("{part} %"))),
-    figure("live", 9, [10, 10], |row| of_page(row, |page| gib(page.sum(|device| device.live)))),
-    figure("peak", 4, [10, 10], |row| of_page(row, |page| gib(page.sum(|device| device.peak)))),
-    figure("counted", 0, [10, 10], |row| row.counted.map_or("?".into(), gib)),
+    figure("live", 9, [10, 11], |row| of_page(row, |page| size(page.sum(|device| device.live)))),
+    figure("peak", 4, [10, 11], |row| of_page(row, |page| size(page.sum(|device| device.peak)))),
+    figure("counted", 0, [10, 11], |row| row.counted.map_or("?".into(), size)),
     figure("cap", 1, [9, 16], cap),
     figure("refused", 5, [7, 7], |row| of_page(row, |page| count(page.sum(refused)))),
     figure("MiB/min", 2, [8, 8], rate),
@@ -303,8 +303,8 @@ fn cap(row: &Row) -> String {
         // A narrow list cuts the words behind the command.
         (None, _) if row.page.is_none() => "untraced".into(),
         (None, _) => "-".into(),
-        (Some(cap), false) => gib(cap),
-        (Some(cap), true) => format!("{} warns", gib(cap)),
+        (Some(cap), false) => limit(cap),
+        (Some(cap), true) => format!("{} warns", limit(cap)),
     }
 }
 

@@ -124,7 +124,7 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
             &lines,
             &[
                 "GPU 0 32.00 GiB (40 %) of 80.00 GiB, 3 refused",
-                "GPU 1 0.50 GiB (1 %)",
+                "GPU 1 512.00 MiB (1 %)",
                 "cap 1.00 GiB (50 %)",
                 "> 4712",
                 "20.00 GiB",
@@ -221,7 +221,7 @@ fn a_cap_is_asked_for_and_confirmed() {
     press(&mut state, &[KeyCode::Char('c')]);
     has(&screen(&state, 80), &["cap of pid 4712, 6GiB or 50% or none: _"]);
     typed(&mut state, "6GiB");
-    let question = "cap pid 4712 at 6.00 GiB, below the 20.00 GiB in use: every request will be \
+    let question = "cap pid 4712 at 6.00 GiB, below the 20.00 GiB counted: every request will be \
                     refused? y/n";
     for width in [60, 80, 200] {
         let words = screen(&state, width).join(" ");
@@ -247,7 +247,7 @@ fn a_cap_is_asked_for_and_confirmed() {
     warns[1].devices[0].only_warns = true;
     state.update(&look(warns));
     typed(&mut state, "c6GiB");
-    has(&screen(&state, 200), &["in use: every request will be reported, none refused? y/n"]);
+    has(&screen(&state, 200), &["counted: every request will be reported, none refused? y/n"]);
     press(&mut state, &[KeyCode::Esc]);
     typed(&mut state, "c6GB or so");
     has(&screen(&state, 80), &["cap `6GB or so`"]);

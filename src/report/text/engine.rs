@@ -5,7 +5,7 @@ use vramtrace_format::DeviceId;
 use super::layout::{Table, WARN, paint, section};
 use crate::analysis::Process;
 use crate::analysis::engine_use::engine_use;
-use crate::units::gib;
+use crate::units::size;
 
 /// Empty for other programs.
 pub(super) fn of_device(process: &Process, id: DeviceId) -> String {
@@ -15,12 +15,12 @@ pub(super) fn of_device(process: &Process, id: DeviceId) -> String {
     let mut add = |what: &str, bytes: String, of: String| {
         table.row([format!("  {what}"), bytes, of]);
     };
-    found.parts.iter().for_each(|part| add(part.part, gib(part.bytes), String::new()));
+    found.parts.iter().for_each(|part| add(part.part, size(part.bytes), String::new()));
     if found.others_bytes > 0 {
-        add("others on the card", gib(found.others_bytes), String::new());
+        add("others on the card", size(found.others_bytes), String::new());
     }
-    let (unused, of) = (found.unused_bytes, format!("of {}", gib(found.limit_bytes)));
-    let bytes = gib(unused.unsigned_abs());
+    let (unused, of) = (found.unused_bytes, format!("of {}", size(found.limit_bytes)));
+    let bytes = size(unused.unsigned_abs());
     match unused < 0 {
         true => add("missing", paint(WARN, &bytes), of),
         false => add("unused", bytes, of),

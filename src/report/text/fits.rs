@@ -6,7 +6,7 @@ use crate::analysis::fits::{
 };
 use crate::report::shell;
 use crate::trace::Trace;
-use crate::units::{clean, gib, size};
+use crate::units::{clean, size};
 
 /// The answer, first in one line.
 pub fn text(answer: &Answer) -> String {
@@ -59,7 +59,7 @@ fn of_recording(recorded: &RecordedRun) -> String {
         "{}: {}, reserved {} at its peak under {}",
         clean(&recorded.trace),
         values.join(", "),
-        gib(recorded.peak_reserved_bytes),
+        size(recorded.peak_reserved_bytes),
         clean(recorded.setting.as_deref().unwrap_or("default"))
     )
 }
@@ -68,12 +68,12 @@ fn of_recording(recorded: &RecordedRun) -> String {
 pub(crate) fn headline(answer: &Answer) -> Option<String> {
     let card = answer.card.as_ref()?;
     let on = match &card.name {
-        Some(name) => format!("{} ({})", clean(name), gib(card.bytes)),
-        None => gib(card.bytes),
+        Some(name) => format!("{} ({})", clean(name), size(card.bytes)),
+        None => size(card.bytes),
     };
     let in_use = match card.in_use {
         0 => String::new(),
-        bytes => format!(", {} of it in use", gib(bytes)),
+        bytes => format!(", {} of it in use", size(bytes)),
     };
     let setting = answer.settings.iter().find(|setting| setting.in_force);
     let setting = setting.or(answer.settings.first())?;
@@ -82,7 +82,7 @@ pub(crate) fn headline(answer: &Answer) -> Option<String> {
     if let Some((recorded, asked)) = answer.other {
         return Some(format!(
             "about {} at {varied} {}{}; recorded on {recorded:?}, never tried on {asked:?}",
-            gib(card.capacity()),
+            size(card.capacity()),
             setting.expected,
             at.replacen("at", "and", 1),
         ));
@@ -143,8 +143,8 @@ fn predictions(answer: &Answer) -> String {
         table.row([
             predicted.value.to_string(),
             clean(&predicted.setting),
-            gib(predicted.allocated.expected),
-            gib(reserved.expected),
+            size(predicted.allocated.expected),
+            size(reserved.expected),
             format!("{} to {}", size(reserved.low), size(reserved.high)),
             verdict,
         ]);

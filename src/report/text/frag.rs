@@ -6,7 +6,7 @@ use super::layout::{BAD, BOLD, DIM, Table, and_more, line, paint, section};
 use super::stack::{called_from, lead};
 use crate::analysis::frag::{Frag, Pin, PoolFrag};
 use crate::analysis::{Level, Moment, StackClassifier};
-use crate::units::{clean, count, gib, seconds, several, size};
+use crate::units::{clean, count, seconds, several, size};
 
 /// The whole report on one device. `name`: the name of the process. `top`: the most rows in the table of holders.
 pub fn text(name: &str, frag: &Frag, header: &Header, at: Moment, top: usize) -> String {
@@ -23,8 +23,8 @@ pub fn text(name: &str, frag: &Frag, header: &Header, at: Moment, top: usize) ->
         out.push_str(&format!(
             "\n  fragmentation {}: {} reserved at its peak, {} allocated at its own\n",
             paint(style, &format!("{:.0} %", share * 100.0)),
-            gib(frag.peak_reserved_bytes),
-            gib(frag.peak_allocated_bytes)
+            size(frag.peak_reserved_bytes),
+            size(frag.peak_allocated_bytes)
         ));
     }
     if frag.history_from_ns > 0 {
@@ -38,7 +38,8 @@ pub fn text(name: &str, frag: &Frag, header: &Header, at: Moment, top: usize) ->
 /// Reserved, allocated and free bytes, and the parts of the free bytes.
 fn sums(frag: &Frag) -> String {
     let mut table = Table::new(2, "lRd");
-    let mut row = |name: &str, bytes: u64, what: String| table.row([name.into(), gib(bytes), what]);
+    let mut row =
+        |name: &str, bytes: u64, what: String| table.row([name.into(), size(bytes), what]);
     row("reserved", frag.reserved_bytes, several(frag.segments, "segment"));
     row("allocated", frag.allocated_bytes, String::new());
     if frag.reserved_paused_bytes > 0 {
@@ -46,7 +47,7 @@ fn sums(frag: &Frag) -> String {
         row("  asleep", frag.reserved_paused_bytes, what);
     }
     let largest = format!("the largest piece {}", size(frag.largest_free_block_bytes));
-    row("free", frag.free_in_segments_bytes, largest);
+    row("free in cache", frag.free_in_segments_bytes, largest);
     row("  releasable", frag.releasable_bytes, "in segments that hold nothing".into());
     let usual = |(pool, name): (&PoolFrag, &str)| {
         (pool.usual_request > 0).then(|| format!("{} for {name} blocks", size(pool.usual_request)))

@@ -61,7 +61,10 @@ pub fn listing(
         };
         let of = of_device.filter(|of| of.in_nvidia_smi().is_some());
         let of = of.map_or(String::new(), |of| format!(", of {}", headline(&of)));
-        out.push_str(&format!("{}: {bytes} in {what}{by_driver}{of}\n", name(*id, *at_ns, how)));
+        out.push_str(&format!(
+            "{}: {bytes} live in {what}{by_driver}{of}\n",
+            name(*id, *at_ns, how)
+        ));
         out.push_str(&table(&here, "", how));
         out.push_str(&overhead(of_device, allocated));
         out.push('\n');
@@ -201,7 +204,7 @@ fn rows_table(rows: &[Row], title: &str, how: ListingOptions) -> String {
     out.push_str(&and_more(4, rows.iter().skip(how.top).map(|(holder, _)| holder.bytes)));
     for (holder, _) in free {
         let (bytes, share) = (size(holder.bytes), percent(holder.share));
-        out.push_str(&format!("    free in PyTorch's cache: {bytes} ({share})\n"));
+        out.push_str(&format!("    free in cache: {bytes} ({share})\n"));
     }
     out
 }

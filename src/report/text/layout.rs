@@ -92,14 +92,14 @@ pub fn room(taken: usize) -> usize {
 }
 
 /// Breaks text at spaces into lines of at most `width` characters; a longer word is not broken. A
-/// figure and its unit, a sign and its term, and a line of code and its caller (`a < b`) stay on one
+/// figure and its unit, a sign and its whole term, and a line of code and its caller (`a < b`) stay on one
 /// line.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     const UNITS: [&str; 3] = ["GiB", "MiB", "KiB"];
     let glued = |last: &str, word: &str| {
-        let figure = word.starts_with(|c: char| c.is_ascii_digit());
+        let is_whole = || UNITS.iter().any(|unit| last.ends_with(unit));
         UNITS.iter().any(|unit| word.starts_with(unit))
-            || (last.starts_with("+ ") && figure)
+            || (last.starts_with("+ ") && word != "+" && !is_whole())
             || last == "+"
             || word == "<"
             || last.ends_with('<')
@@ -334,8 +334,9 @@ mod tests {
 
     #[test]
     fn figures_stay_with_their_units() {
-        let text = "13.24 GiB = tensors 11.01 + torch cache 1.51 a.py:1 < b.py:2";
-        let lines = ["13.24 GiB =", "tensors 11.01", "+ torch cache", "1.51", "a.py:1 < b.py:2"];
+        let text = "1.24 GiB = context 518.00 MiB + free in cache 0.73 GiB a.py:1 < b.py:2";
+        let lines =
+            ["1.24 GiB =", "context", "518.00 MiB", "+ free in cache 0.73 GiB", "a.py:1 < b.py:2"];
         assert_eq!(wrapped(text, 13), lines);
     }
 }

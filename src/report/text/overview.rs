@@ -11,7 +11,7 @@ use crate::analysis::ranks::{
 };
 use crate::analysis::{GroupBy, Process, outliers};
 use crate::report::wording;
-use crate::units::{count, gib, seconds, several, shorten};
+use crate::units::{count, seconds, several, shorten, size};
 use vramtrace_format::{DeviceId, SummaryMoment};
 
 /// If there are more processes than this, only outliers and the lowest and highest peaks are listed.
@@ -107,13 +107,14 @@ fn listed(processes: &[ProcessFigures], odd: &[Option<String>]) -> Vec<usize> {
 
 /// The lowest, highest and median peak, as a sentence.
 fn spread_words(spread: &Imbalance, processes: &[ProcessFigures]) -> String {
-    let one =
-        |index: usize, bytes| format!("{} ({})", paint(BOLD, &gib(bytes)), processes[index].name());
+    let one = |index: usize, bytes| {
+        format!("{} ({})", paint(BOLD, &size(bytes)), processes[index].name())
+    };
     format!(
         "recorded peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
         one(spread.lowest, spread.lowest_peak_bytes),
         one(spread.highest, spread.highest_peak_bytes),
-        gib(spread.median_peak_bytes),
+        size(spread.median_peak_bytes),
         spread.highest_over_mean
     )
 }
@@ -121,7 +122,7 @@ fn spread_words(spread: &Imbalance, processes: &[ProcessFigures]) -> String {
 /// One row per card: the sums over its processes.
 fn card_table(cards: &[Card], processes: &[ProcessFigures]) -> String {
     let first = processes.iter().map(|process| process.header.start_unix_ns).min().unwrap_or(0);
-    let titles = ["card", "", "processes", "together", "at", "peak sum", "live"];
+    let titles = ["card", "", "procs", "together", "at", "peak sum", "live"];
     let mut table = Table::titled(2, "llrRrrr", &titles);
     for card in cards.iter().take(CARDS) {
         let (uuid, name) = match (&card.uuid, &card.name) {
@@ -130,13 +131,13 @@ fn card_table(cards: &[Card], processes: &[ProcessFigures]) -> String {
         };
         let (users, at) = (count(card.users.len() as u64), card.peak_unix_ns.saturating_sub(first));
         let [peak, peaks, live] =
-            [card.most_bytes, card.sum_of_peaks_bytes, card.live_bytes].map(gib);
+            [card.most_bytes, card.sum_of_peaks_bytes, card.live_bytes].map(size);
         table.row([uuid, name, users, peak, seconds(at), peaks, live]);
     }
     let mut out = section(table.render());
     if let [.., lowest] = &cards[cards.len().min(CARDS)..] {
         let more = several((cards.len() - CARDS) as u64, "card");
-        let text = format!("and {more} more, the lowest with {}", gib(lowest.most_bytes));
+        let text = format!("and {more} more, the lowest with {}", size(lowest.most_bytes));
         out.push_str(&line(2, DIM, &text));
     }
     out
@@ -173,7 +174,7 @@ fn add_process(table: &mut Table, process: &ProcessFigures, hosts: bool) {
         let name = shorten(&wording::described(device.info.as_ref(), *id), 24);
         let name = if *id == DeviceId::UNKNOWN { name } else { format!("{} {name}", id.0) };
         let refused = paint_if(device.refused(), BAD, count(device.refused()));
-        let (peak, live) = (gib(device.peak_bytes), gib(device.live_bytes));
+        let (peak, live) = (size(device.peak_bytes), size(device.live_bytes));
         table.row([rank, pid, host, name, peak, live, refused, ended]);
     }
 }

@@ -12,7 +12,7 @@ use crate::analysis::oom::Swallowed;
 use crate::analysis::{Level, Moment, Process};
 use crate::replay::{Certainty, DeviceState, InUse, KindSums, RecorderCost};
 use crate::report::wording;
-use crate::units::{clean, count, gib, limit, seconds, several, shorten, size};
+use crate::units::{clean, count, limit, seconds, several, shorten, size};
 
 /// What the report on a process contains.
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +212,7 @@ fn device_head(process: &Process, id: DeviceId) -> String {
     let name = paint(BOLD, &format!("GPU {}  {}", id.0, clean(&name)));
     let defined = process.definitions.device(id).map_or(String::new(), |defined| {
         let uuid = paint(DIM, &format!("  {}", defined.uuid_text()));
-        format!("  {}{uuid}", gib(defined.total_bytes))
+        format!("  {}{uuid}", size(defined.total_bytes))
     });
     format!("{name}{defined}\n")
 }
@@ -227,18 +227,18 @@ fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportO
         (time_ns, _) => format!(", at {}", seconds(time_ns)),
     };
     let what = format!("{}{at}", wording::headline_name(of));
-    add("peak", paint(BOLD, &gib(of.headline())), what);
+    add("peak", paint(BOLD, &size(of.headline())), what);
     if device.peak.bytes > 0 {
         for part in parts_of_peak(of) {
             add("", String::new(), paint(DIM, &part));
         }
         if of.managed > 0 && of.in_nvidia_smi().is_some() {
             let what = "besides: nvidia-smi leaves it out, a cap counts it";
-            add("  managed", gib(of.managed), what.into());
+            add("  managed", size(of.managed), what.into());
         }
         if let Some((bytes, at_ns)) = highest_reading(device) {
             let what = format!("the highest reading of NVML, at {}", seconds(at_ns));
-            add("  highest", gib(bytes), what);
+            add("  highest", size(bytes), what);
         }
     }
     for phase in process.phases_at_peak(id, device) {
@@ -246,7 +246,7 @@ fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportO
     }
     if let Some(cap) = device.cap_bytes {
         let counts = match device.cap_only_warns {
-            false => format!("{} counted by the cap at the peak", gib(of.counted_by_cap())),
+            false => format!("{} counted by the cap at the peak", size(of.counted_by_cap())),
             true => "only warns: a request that does not fit is reported, and granted".to_string(),
         };
         add("cap", limit(cap), counts);
@@ -263,7 +263,7 @@ fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportO
             0 => "never passed".to_string(),
             n => paint(WARN, &format!("passed {}", several(n, "time"))),
         };
-        add("soft limit", gib(soft), times);
+        add("soft limit", limit(soft), times);
     }
     let when = match (shown.moment, process.running) {
         (Moment::End, true) => "live now".to_string(),
@@ -271,8 +271,8 @@ fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportO
         _ => format!("live at {}", seconds(process.state.time_ns)),
     };
     let live = several(device.live_allocations, "allocation");
-    let live = format!("{live}, {} asked for", gib(device.requested_bytes));
-    add(&when, gib(device.live_bytes), live);
+    let live = format!("{live}, {} asked for", size(device.requested_bytes));
+    add(&when, size(device.live_bytes), live);
     add("allocations", count(device.allocations), several(device.frees, "free"));
     let refused = device.refused();
     let by = match refused {
@@ -289,16 +289,14 @@ fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportO
 /// The characters of a row before its text.
 const BEFORE: usize = 34;
 
-/// The parts that add up to the headline, without those of 0 B: `= tensors 11.01 + context 0.51 GiB`.
+/// The parts that add up to the headline, without those of 0 B: `= allocated 11.01 GiB + context 518.00 MiB`.
 fn parts_of_peak(of: &InUse) -> Vec<String> {
     let number = |bytes: u64| bytes.min(i64::MAX as u64) as i64;
-    // The words of `oom`.
-    let allocated = if of.cache.is_some() { "tensors" } else { "allocated" };
     let managed = if of.in_nvidia_smi().is_none() { of.managed } else { 0 };
     let mut all = vec![
-        (allocated, number(of.allocated())),
-        ("torch cache", number(of.free_in_cache())),
-        ("other", number(of.beside_cache())),
+        ("allocated", number(of.allocated())),
+        ("free in cache", number(of.free_in_cache())),
+        ("other allocations", number(of.beside_cache())),
         ("context", number(of.contexts)),
         ("driver", number(of.taken_by_driver())),
         ("unattributed", of.of_unknown_cause()),
@@ -308,9 +306,8 @@ fn parts_of_peak(of: &InUse) -> Vec<String> {
     if all.len() < 2 {
         return Vec::new();
     }
-    let (total, parts) = sum::on_one_line(&all);
-    let unit = total.rsplit(' ').next().unwrap_or_default();
-    wrapped(&format!("= {parts} {unit}"), room(BEFORE).min(WIDTH - BEFORE))
+    let parts = all.into_iter().map(|(what, bytes)| (what.into(), bytes));
+    wrapped(&format!("= {}", sum::on_one_line(parts)), room(BEFORE).min(WIDTH - BEFORE))
 }
 
 /// NVML's highest reading and its time, if the memory that was recorded was highest at another moment.
@@ -333,20 +330,20 @@ fn kinds(device: &DeviceState) -> String {
             continue;
         }
         let at_peak = match device.peak.offset {
-            Some(_) => gib(device.peak.by_kind[kind as usize]),
+            Some(_) => size(device.peak.by_kind[kind as usize]),
             None => "-".into(),
         };
         let note = match kind {
-            Kind::Pool => format!("{} of it in use", gib(device.pool_used)),
-            Kind::Graph => format!("{} of it in use", gib(device.graph_used)),
+            Kind::Pool => format!("{} of it in use", size(device.pool_used)),
+            Kind::Graph => format!("{} of it in use", size(device.graph_used)),
             Kind::Imported => "another's memory: in no sum".into(),
             Kind::Managed => "nvidia-smi leaves it out".into(),
             Kind::Device | Kind::Pitched if mostly_unused(sums) => {
-                format!("{} asked for, in pages of 2 MiB", gib(sums.requested_bytes))
+                format!("{} asked for, in pages of 2 MiB", size(sums.requested_bytes))
             }
             _ => String::new(),
         };
-        let (live, highest) = (gib(sums.live_bytes), gib(sums.peak_bytes));
+        let (live, highest) = (size(sums.live_bytes), size(sums.peak_bytes));
         table.row([kind.name().into(), live, highest, at_peak, count(sums.allocations), note]);
     }
     section(table.render())

@@ -1,7 +1,9 @@
 //! Sums of bytes: from live allocations to the figure of nvidia-smi, and on one line.
 
+use std::borrow::Cow;
+
 use vramtrace_format::Cause;
-use vramtrace_format::physical::{GIB, MIB};
+use vramtrace_format::physical::MIB;
 
 use super::layout::{BOLD, DIM, Table, line, paint, section};
 use super::process::ReportOptions;
@@ -9,7 +11,7 @@ use crate::analysis::{Basis, Moment, Process, reconcile, taken_by};
 use crate::replay::DeviceState;
 use crate::report::wording;
 use crate::symbols::base_name;
-use crate::units::{clean, gib, seconds, shorten, size};
+use crate::units::{clean, seconds, shorten, size};
 
 /// The most characters of a name. Names of kernels may have thousands.
 const NAME_WIDTH: usize = 60;
@@ -19,7 +21,7 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, shown: ReportOp
     let Some(sum) = reconcile(device) else {
         let context = match device.context_bytes {
             0 => String::new(),
-            bytes => format!("context {}; ", gib(bytes)),
+            bytes => format!("context {}; ", size(bytes)),
         };
         return format!(
             "\n{}      {context}NVML was not asked or does not know this process\n",
@@ -33,18 +35,22 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, shown: ReportOp
         && process.state.live_is_known()
         && device.cache.outside == 0
         && device.cache.reserved > 0;
-    match parts.cache.filter(|cache| is_known && cache.reserved <= parts.live) {
-        Some(cache) => rows.extend([
-            ("", parts.allocated(), "tensors".into()),
-            ("+", parts.free_in_cache(), "unused in PyTorch's cache".into()),
-            ("+", parts.live - cache.reserved, "other allocations".into()),
+    match parts
+        .cache
+        .filter(|cache| is_known && cache.reserved <= parts.live.saturating_sub(parts.managed))
+    {
+        Some(_) => rows.extend([
+            ("", parts.allocated(), "allocated".into()),
+            ("+", parts.free_in_cache(), "free in cache".into()),
+            ("+", parts.beside_cache(), "other allocations".into()),
+        ]),
+        None if parts.managed > 0 => rows.extend([
+            ("", parts.live, "live allocations".into()),
+            ("-", parts.managed, "managed: nvidia-smi leaves it out".into()),
         ]),
         None => rows.push(("", parts.live, "live allocations".into())),
     }
-    if parts.managed > 0 {
-        rows.push(("-", parts.managed, "managed: nvidia-smi leaves it out".into()));
-    }
-    rows.push(("+", parts.contexts, "contexts".into()));
+    rows.push(("+", parts.contexts, "context".into()));
     // Without the calls of the driver only those of cuCtxSetLimit are known.
     let words = |cause: Cause| match cause {
         Cause::LocalMemory if !sum.has_causes => "local memory and heaps (cuCtxSetLimit)".into(),
@@ -61,7 +67,7 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, shown: ReportOp
     rows.push((if rest < 0 { "-" } else { "+" }, rest.unsigned_abs(), what.into()));
     let mut table = Table::new(6, "lrl");
     for (sign, bytes, what) in rows {
-        table.row([sign.into(), gib(bytes), what]);
+        table.row([sign.into(), size(bytes), what]);
     }
     let ago = process.state.time_ns.saturating_sub(sum.sampled_ns);
     let asked = match sum.basis {
@@ -71,13 +77,13 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, shown: ReportOp
         _ => String::new(),
     };
     let asked = format!("this process in nvidia-smi{asked}");
-    table.row([paint(BOLD, "="), paint(BOLD, &gib(sum.process_bytes)), asked]);
+    table.row([paint(BOLD, "="), paint(BOLD, &size(sum.process_bytes)), asked]);
     if let Some(peak) = device.peak_sample
         && let Some(bytes) = peak.sample.process_bytes
         && bytes > sum.process_bytes
     {
         let text = format!("the highest that was seen, at {}", seconds(peak.time_ns));
-        table.row([String::new(), paint(DIM, &gib(bytes)), paint(DIM, &text)]);
+        table.row([String::new(), paint(DIM, &size(bytes)), paint(DIM, &text)]);
     }
     let title = match sum.basis {
         Basis::Now => "from allocations to what nvidia-smi shows".to_string(),
@@ -111,39 +117,17 @@ fn takers(process: &Process, device: &DeviceState, top: usize) -> String {
     section(table.render())
 }
 
-/// A sum of bytes, `14.37 GiB` and `allocated 9.69 + contexts 0.51`: the total with its unit, and the parts.
-/// The printed figures add up exactly. A part of 0.00 is left out.
-pub(super) fn on_one_line(parts: &[(&str, i64)]) -> (String, String) {
-    let bytes = parts.iter().map(|(_, bytes)| *bytes).fold(0, i64::saturating_add);
-    let unit = if bytes >= GIB as i64 { (GIB, "GiB") } else { (MIB, "MiB") };
-    let shown = hundredths(&parts.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), unit.0);
-    let total: i64 = shown.iter().sum();
-    let figure = |n: i64| format!("{}.{:02}", n.abs() / 100, n.abs() % 100);
+/// The parts of a sum: `allocated 9.69 GiB + context 518.00 MiB`.
+pub(super) fn on_one_line<'w>(parts: impl IntoIterator<Item = (Cow<'w, str>, i64)>) -> String {
     let mut out = String::new();
-    for ((what, _), n) in parts.iter().zip(shown).filter(|(_, n)| *n != 0) {
-        let sign = match (out.is_empty(), n < 0) {
+    for (what, bytes) in parts {
+        let sign = match (out.is_empty(), bytes < 0) {
             (true, false) => "",
             (true, true) => "- ",
             (false, true) => " - ",
             (false, false) => " + ",
         };
-        out.push_str(&format!("{sign}{what} {}", figure(n)));
+        out.push_str(&format!("{sign}{what} {}", size(bytes.unsigned_abs())));
     }
-    (format!("{} {}", figure(total), unit.1), out)
-}
-
-/// Each part in hundredths of a unit, by the largest remainder method: the results add up to the
-/// rounded sum of the parts.
-pub(super) fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
-    let unit = i128::from(unit);
-    let scaled = |bytes: i64| i128::from(bytes) * 100;
-    let total: i128 = parts.iter().map(|bytes| scaled(*bytes)).sum();
-    let mut shown: Vec<i128> = parts.iter().map(|bytes| scaled(*bytes).div_euclid(unit)).collect();
-    let missing = (total + unit / 2).div_euclid(unit) - shown.iter().sum::<i128>();
-    let mut order: Vec<usize> = (0..parts.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(scaled(parts[*at]).rem_euclid(unit)));
-    for at in order.into_iter().take(missing.max(0) as usize) {
-        shown[at] += 1;
-    }
-    shown.into_iter().map(|n| n as i64).collect()
+    out
 }

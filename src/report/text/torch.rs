@@ -6,7 +6,7 @@ use super::layout::{PLAIN, Table, WARN, bars, line, room, section};
 use crate::analysis::Process;
 use crate::replay::DeviceState;
 use crate::report::segments::SegmentCounts;
-use crate::units::{gib, seconds, several, size};
+use crate::units::{seconds, several, size};
 
 /// The most characters of a curve.
 const COLUMNS: usize = 36;
@@ -31,8 +31,8 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
         ("allocated", allocated, "", cache.allocated, cache.peak_allocated),
     ] {
         let curve = format!("{}{mark}", bars(&curve, most));
-        let peak = format!("{} at {}", gib(peak.bytes), seconds(peak.time_ns));
-        table.row([name.into(), curve, gib(now), peak]);
+        let peak = format!("{} at {}", size(peak.bytes), seconds(peak.time_ns));
+        table.row([name.into(), curve, size(now), peak]);
     }
     let counts = SegmentCounts::of(process, id);
     let mut out = section(table.render());
@@ -65,7 +65,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
         );
     }
     if cache.outside > 0 {
-        let bytes = gib(cache.outside);
+        let bytes = size(cache.outside);
         say(WARN, format!("{bytes} of blocks lie on memory that no driver call showed"));
     }
     if cache.disagreements > 0 {

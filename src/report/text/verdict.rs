@@ -6,7 +6,7 @@ use crate::analysis::leaks::Leaks;
 use crate::analysis::{GroupBy, Holdings, Process, StackClassifier, with_cause};
 use crate::report::shell::quoted;
 use crate::report::wording::{gpu_name, headline};
-use crate::units::{estimate, gib, seconds, several, size};
+use crate::units::{estimate, seconds, several, size};
 
 /// How a process ended. A worse finding is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +92,7 @@ fn outcome(process: &Process, no_leak: bool) -> (Finding, String) {
         return (Finding::Nothing, "no GPU memory was used".to_string());
     };
     let of = match process.definitions.device(id).map(|defined| defined.total_bytes) {
-        Some(total) if total > 0 => format!(", of {}", gib(total)),
+        Some(total) if total > 0 => format!(", of {}", size(total)),
         _ => String::new(),
     };
     let peak = format!("peak {}{of} on {}", headline(&device.peak.in_use), gpu_name(id));

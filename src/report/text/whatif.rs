@@ -2,9 +2,9 @@
 
 use super::fits::{notes, unsafe_setting};
 use super::layout::{BAD, BOLD, PLAIN, Table, WARN, line, paint, section};
-use crate::analysis::whatif::{AtCapacity, NoFit, Origin, Prediction};
+use crate::analysis::whatif::{AtCapacity, Capacity, NoFit, Origin, Prediction};
 use crate::report::shell::quoted;
-use crate::units::{clean, count, gib, limit, seconds, several, size};
+use crate::units::{clean, count, limit, seconds, several, size};
 
 /// The prediction for one device. `name`: the name of the process.
 pub fn text(name: &str, prediction: &Prediction) -> String {
@@ -17,7 +17,7 @@ pub fn text(name: &str, prediction: &Prediction) -> String {
     );
     if let Some(oom) = prediction.out_of_memory {
         out.push_str(&format!(
-            "{} at {}: a request of {} got nothing; replayed up to it and with it\n",
+            "{} at {}: asked for {}, and got nothing; replayed up to it and with it\n",
             paint(BAD, "ended out of memory"),
             seconds(oom.time_ns),
             size(oom.size)
@@ -28,7 +28,7 @@ pub fn text(name: &str, prediction: &Prediction) -> String {
         out.push_str(&unsafe_setting(&setting.name, setting.forbidden.as_deref()));
     }
     let least = prediction.settings.iter().map(|setting| setting.free.peak_allocated).min();
-    let least = gib(least.unwrap_or(0));
+    let least = size(least.unwrap_or(0));
     out.push_str(&format!("\n  Live at the peak: {least} at the least, whatever the setting.\n"));
     let no_fit = prediction.no_fit();
     if let Some(no_fit) = &no_fit {
@@ -55,28 +55,30 @@ fn no_help(no_fit: &NoFit) -> String {
         NoFit::Below { capacity, least } => {
             let least = match least {
                 Some((bytes, name)) => {
-                    format!("; the least that would do is {}, with {}", gib(*bytes), clean(name))
+                    format!("; the least that would do is {}, with {}", size(*bytes), clean(name))
                 }
                 None => String::new(),
             };
-            format!("No setting helps: none of these fits in {}{least}.", limit(capacity.bytes))
+            format!("No setting helps: none of these fits {}{least}.", within(capacity))
         }
     }
+}
+
+/// `in the cap, 1500 MiB`.
+fn within(capacity: &Capacity) -> String {
+    let name = match capacity.origin {
+        Origin::Asked => "in",
+        Origin::Cap => "in the cap,",
+        Origin::Card => "on the card,",
+        Origin::Reserved => "in the reserved,",
+    };
+    format!("{name} {}", limit(capacity.bytes))
 }
 
 /// One row per setting, one column per capacity.
 fn table(prediction: &Prediction) -> String {
     let capacities = &prediction.capacities;
-    let titles = capacities.iter().map(|capacity| {
-        let name = match capacity.origin {
-            Origin::Asked => "in",
-            Origin::Cap => "in the cap,",
-            Origin::Card => "on the card,",
-            Origin::Reserved => "in the reserved,",
-        };
-        format!("{name} {}", limit(capacity.bytes))
-    });
-    let titles: Vec<String> = titles.collect();
+    let titles: Vec<String> = capacities.iter().map(within).collect();
     let head = ["setting", "reserved", "unused", "mallocs", "fits in"].into_iter();
     let head: Vec<&str> = head.chain(titles.iter().map(String::as_str)).collect();
     let mut table = Table::titled(2, &format!("lrrrr{}", "r".repeat(capacities.len())), &head);
@@ -90,10 +92,10 @@ fn table(prediction: &Prediction) -> String {
         };
         let first = [
             format!("{}{mark}", clean(&setting.name)),
-            gib(free.peak_reserved),
+            size(free.peak_reserved),
             format!("{} %", 100 * unused / free.peak_reserved.max(1)),
             count(free.driver_allocations),
-            setting.smallest.map_or("?".into(), gib),
+            setting.smallest.map_or("?".into(), size),
         ];
         let style = if setting.in_force { BOLD } else { PLAIN };
         let first = first.map(|cell| paint(style, &cell));
@@ -108,7 +110,7 @@ fn verdict(at: &AtCapacity) -> String {
         _ if at.too_close => paint(WARN, "too close to say"),
         None if at.for_others => paint(BAD, "no, for others"),
         None => paint(BAD, "no"),
-        Some(spare) if at.retries == 0 => format!("yes, {} to spare", gib(spare)),
+        Some(spare) if at.retries == 0 => format!("yes, {} to spare", size(spare)),
         Some(_) if at.retries == 1 => "yes, 1 retry".into(),
         Some(_) => format!("yes, {} retries", count(at.retries)),
     }

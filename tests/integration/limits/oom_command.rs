@@ -238,12 +238,12 @@ fn fragmentation_is_distinguished_from_too_much() {
         (
             "together",
             "fragmentation",
-            &["320.00 MiB free inside PyTorch", " left; together 330.00 MiB would fit"][..],
+            &["320.00 MiB free in cache", " left; together 330.00 MiB would fit"][..],
         ),
         (
             "too-much",
             "cap",
-            &["too much: asked 600.00 MiB", "480.00 MiB in tensors", "a cap of 1598 MiB"],
+            &["too much: asked 600.00 MiB", "480.00 MiB allocated", "a cap of 1598 MiB"],
         ),
     ] {
         let run = trained(how).unwrap();

@@ -161,7 +161,7 @@ fn cap_and_headline_work_beside_a_display_without_figures_by_process() {
         assert!(expected.contains(&context), "{how}: {device:#}");
         let text = program.scratch.text("report .");
         // Without NVML's figure of the process: the allocations and the contexts.
-        let headline = vramtrace_reader::units::gib((800 << 20) + context);
+        let headline = vramtrace_reader::units::size((800 << 20) + context);
         assert!(text.contains(&format!("peak             {headline}  recorded")), "{how}: {text}");
         assert!(text.contains("cap              1500 MiB"), "{how}: {text}");
         display.finish();

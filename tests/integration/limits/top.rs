@@ -51,7 +51,7 @@ fn nvml_lists_the_processes_that_are_not_traced() {
     let row = |text: &str, pid: u32| row(text, pid).map(|words| words.join(" "));
     let text = look("busy:37");
     let (mine, other) = (row(&text, traced.pid()).unwrap(), row(&text, untraced.pid()).unwrap());
-    assert!(mine.contains("cuda:0 37 % 0.68 GiB 0.68 GiB 1.19 GiB - 0"), "{text}");
+    assert!(mine.contains("cuda:0 37 % 700.00 MiB 700.00 MiB 1.19 GiB - 0"), "{text}");
     assert!(other.contains("GPU 0 37 % - - 1.39 GiB untraced - - -"), "{text}");
     assert!(other.ends_with("(not traced)"), "{text}");
     let of_card = |line: &str| line.starts_with("GPU 0  2.60 GiB  24.00 GiB  37 %");
@@ -66,7 +66,10 @@ fn nvml_lists_the_processes_that_are_not_traced() {
         let text = look(nvml);
         assert!(text.contains(words), "{nvml}: {text}");
         assert_eq!(row(&text, untraced.pid()), None, "{nvml}: {text}");
-        assert!(row(&text, traced.pid()).unwrap().contains("cuda:0 - 0.68 GiB"), "{nvml}: {text}");
+        assert!(
+            row(&text, traced.pid()).unwrap().contains("cuda:0 - 700.00 MiB"),
+            "{nvml}: {text}"
+        );
     }
 }
 
@@ -203,7 +206,7 @@ fn on_a_terminal_a_process_is_opened_and_its_growth_is_shown() {
     let mut program = start(&place);
     assert_eq!(program.result("a 300"), 0);
     let mut terminal = Terminal::open(&place, 100, 24);
-    terminal.wait(&["0.29 GiB", "interactive", "/ filter"]);
+    terminal.wait(&["300.00 MiB", "interactive", "/ filter"]);
     // The other processes of this machine are no part of this.
     let filter = format!("filter: {}", program.pid());
     terminal.press(&format!("/{}\r", program.pid()), &[&filter, "Enter open"]);
@@ -212,7 +215,7 @@ fn on_a_terminal_a_process_is_opened_and_its_growth_is_shown() {
     terminal.wait(&["+200.00 MiB"]);
     // A cap below what is in use refuses everything, and the question says so.
     terminal.press("c", &["6GiB or 50% or none"]);
-    terminal.press("600MiB\r", &["in use: every request will be refused"]);
+    terminal.press("600MiB\r", &["counted: every request will be refused"]);
     terminal.press("n", &["the cap stays as it is"]);
     assert_eq!(program.result("a 1"), 0);
     terminal.press("c600MiB\ry", &["new requests are refused until"]);

@@ -64,6 +64,6 @@ fn the_ranks_fit_80_columns() {
     assert!(row("     1  4712  0 NVIDIA H200 ").ends_with("  out of memory"), "{shown}");
     assert!(shown.contains("\n  rank 1: the only refusals\n"), "{shown}");
     assert!(row("     0  4711  0 NVIDIA H200 ").ends_with("  in order"), "{shown}");
-    assert!(row("  GPU-10101010 ").ends_with(" GiB"), "{shown}");
-    assert!(row("  card ").ends_with("peak sum      live"), "{shown}");
+    assert!(row("  GPU-10101010 ").ends_with(" MiB"), "{shown}");
+    assert!(row("  card ").ends_with("peak sum        live"), "{shown}");
 }

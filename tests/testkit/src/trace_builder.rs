@@ -309,7 +309,7 @@ impl TraceBuilder {
 pub const TORCH: &str = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py";
 pub const GPT2: &str = "/opt/venv/lib/python3.11/site-packages/transformers/modeling_gpt2.py";
 
-fn training_stacks() -> TraceBuilder {
+pub fn training_stacks() -> TraceBuilder {
     let mut t = TraceBuilder::new();
     t.module("/usr/lib/libcuda.so.1", 0x1000_0000);
     t.module("/opt/libc10_cuda.so", 0x2000_0000);

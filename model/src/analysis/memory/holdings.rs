@@ -1,7 +1,7 @@
 //! Bytes by stack: of a live set, or of each device at its own peak.
 //!
 //! At the level of tensors, blocks replace their segments, and the rest of the segments is one holder,
-//! "PyTorch cache (free)". The sum is that of driver memory at either level. The peak is that of
+//! "free in cache". The sum is that of driver memory at either level. The peak is that of
 //! driver memory at either level; `--at peak-allocated` selects the peak of blocks.
 //!
 //! What the driver took for itself (graphs, modules, streams) has holders beside these: the lines whose calls made it

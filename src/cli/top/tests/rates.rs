@@ -22,7 +22,7 @@ fn a_rate_stands_only_where_a_line_grows() {
             "4711 ann 13.00 GiB 12.00 GiB 16.00 GiB 120 116.7 min train",
             "4712 ann 21.00 GiB 20.00 GiB - - - vllm",
             // Not judged yet.
-            "99 ann 1.50 GiB 0.50 GiB 1.00 GiB ? ? hpl",
+            "99 ann 1.50 GiB 512.00 MiB 1.00 GiB ? ? hpl",
         ],
     );
     state.open(4711);

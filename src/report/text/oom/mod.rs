@@ -4,8 +4,6 @@
 mod full;
 mod list;
 mod summary;
-#[cfg(test)]
-mod tests;
 mod wording;
 
 pub use full::{OomOptions, text};

@@ -1,5 +1,7 @@
 //! The sentences of a post-mortem, without colours.
 
+use std::borrow::Cow;
+
 use vramtrace_format::RefusedBy;
 
 use super::super::sum::on_one_line;
@@ -12,7 +14,7 @@ use crate::replay::DeviceState;
 use crate::report::oom::fits_in_words;
 use crate::report::shell::quoted;
 use crate::report::wording::{cuda_name, headline};
-use crate::units::{self, clean, gib, seconds, several, size};
+use crate::units::{self, clean, seconds, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
 pub(super) fn process(id: ProcessId, one: &PostMortem) -> String {
@@ -21,7 +23,7 @@ pub(super) fn process(id: ProcessId, one: &PostMortem) -> String {
     format!("{rank}{}{pid}", cuda_name(one.oom.device))
 }
 
-/// `23 asked 1.31 GiB; the largest requests of steps 1 to 22: 0.40 GiB to 0.90 GiB`.
+/// `23 asked 1.31 GiB; the largest requests of steps 1 to 22: 409.60 MiB to 921.60 MiB`.
 pub(super) fn step(step: AtStep) -> String {
     let AtStep { number, earlier_low_bytes, earlier_high_bytes, asked, .. } = step;
     let before = match number - 1 {
@@ -47,7 +49,7 @@ pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
         }
         None if one.is_imported_from_full_card() => "the card".to_string(),
         None if one.imported => {
-            let least = gib(one.device.cache.peak_reserved.bytes);
+            let least = size(one.device.cache.peak_reserved.bytes);
             format!("not in what was imported; PyTorch had {least} reserved before")
         }
         None => "not known: the trace shows no refused call".to_string(),
@@ -58,7 +60,7 @@ pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
             RefusedBy::Group => format!(
                 "{} by the group's cap; its processes together had {}",
                 units::limit(refused.limit),
-                gib(refused.counted)
+                size(refused.counted)
             ),
             RefusedBy::Cap => format!("{} by the cap", units::limit(refused.limit)),
             RefusedBy::Driver if one.cause == Cause::Mps => {
@@ -68,7 +70,7 @@ pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
                 format!("what the kernel's cgroup allows ({})", vramtrace_format::oom::CGROUP_LIMIT)
             }
             RefusedBy::Driver | RefusedBy::Warned => match one.card_bytes {
-                Some(bytes) => format!("the card: {}", gib(bytes)),
+                Some(bytes) => format!("the card: {}", size(bytes)),
                 None => "the card".to_string(),
             },
         },
@@ -121,7 +123,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         Cause::BadCap => return "the setting is wrong, not the program".to_string(),
         Cause::Fragmentation => {
             let free = size(one.figures.free);
-            let found = format!("{}: {free} free inside PyTorch {}", one.cause.words(), holes(one));
+            let found = format!("{}: {free} free in cache, {}", one.cause.words(), holes(one));
             return match one.figures.left {
                 Some(left) if !one.figures.is_free_enough() => {
                     format!("{found}, and {} left; together {asked} would fit", size(left))
@@ -132,7 +134,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         Cause::Cap | Cause::Card | Cause::Mps | Cause::Cgroup | Cause::Torch | Cause::Unknown => {}
     }
     if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
-        return format!("asked {asked}: more than the whole card has ({})", gib(card));
+        return format!("asked {asked}: more than the whole card has ({})", size(card));
     }
     let short = match one.room() {
         Some(_) if one.figures.over > 0 => {
@@ -145,7 +147,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     let mut out = format!("{}: asked {asked}{short}", one.cause.words());
     if one.oom.level == Level::Tensor {
         out.push_str(&format!(
-            "; {} in tensors, {} free in PyTorch's cache",
+            "; {} allocated, {} free in cache",
             size(one.cache.allocated_bytes),
             size(one.cache.free_in_segments_bytes)
         ));
@@ -163,26 +165,27 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
 }
 
 /// The name of a part of the sum, in a few words.
-fn part(part: &Used) -> String {
+fn part(part: &Used) -> Cow<'static, str> {
     match part.what {
-        UsedPart::Tensors => "tensors".into(),
-        UsedPart::TorchCache => "torch cache".into(),
-        UsedPart::Library => part.library.as_deref().map_or("other allocations".into(), clean),
+        UsedPart::Tensors => "allocated".into(),
+        UsedPart::TorchCache => "free in cache".into(),
+        UsedPart::Library => match part.library.as_deref() {
+            Some(name) => clean(name).into(),
+            None => "other allocations".into(),
+        },
         UsedPart::Rounding => "pages and pools".into(),
         UsedPart::Context => "context".into(),
         UsedPart::Limits => "local memory and heaps".into(),
-        UsedPart::Driver(cause) => format!("driver's {}", cause.words()),
+        UsedPart::Driver(cause) => format!("driver's {}", cause.words()).into(),
         UsedPart::Unattributed => "unattributed".into(),
         UsedPart::Counted => "under way".into(),
     }
 }
 
-/// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`. The printed figures add up exactly.
+/// `13.24 GiB = allocated 11.01 GiB + free in cache 1.51 GiB + ..`.
 pub(super) fn sum(sum: &UsedSum) -> String {
-    let parts: Vec<_> = sum.parts.iter().map(|one| (part(one), one.bytes)).collect();
-    let parts: Vec<_> = parts.iter().map(|(what, bytes)| (what.as_ref(), *bytes)).collect();
-    let (total, parts) = on_one_line(&parts);
-    format!("{total} = {parts}")
+    let parts = sum.parts.iter().map(|one| (part(one), one.bytes));
+    format!("{} = {}", size(sum.bytes), on_one_line(parts))
 }
 
 /// One piece of advice as text.
@@ -243,7 +246,7 @@ pub(super) fn before(one: &PostMortem) -> Vec<String> {
 pub(super) fn peak(device: &DeviceState) -> String {
     let of = &device.peak.in_use;
     // A cap is compared with what it counts.
-    let counted = gib(of.counted_by_cap());
+    let counted = size(of.counted_by_cap());
     match (device.cap_bytes, device.group_cap_bytes) {
         (Some(cap), _) => format!("peak {counted} counted of a cap of {}", units::limit(cap)),
         (None, Some(cap)) => {

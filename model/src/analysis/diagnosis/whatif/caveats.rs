@@ -2,7 +2,7 @@
 
 use super::predict::Setting;
 use super::recorded::Recorded;
-use crate::units::{clean, gib, seconds, several};
+use crate::units::{clean, seconds, several, size};
 
 /// Relative difference up to which the replayed peak counts as equal to the recorded one. A larger
 /// difference gets a caveat.
@@ -55,8 +55,8 @@ pub(super) fn caveats(recorded: &Recorded, settings: &[Setting]) -> Vec<String> 
             caveats.push(format!(
                 "the setting in force, replayed, reserves {} where the run reserved {}{why}: take \
                  the figures as that rough",
-                gib(now.free.peak_reserved),
-                gib(recorded.peak_reserved)
+                size(now.free.peak_reserved),
+                size(recorded.peak_reserved)
             ));
         }
     }
