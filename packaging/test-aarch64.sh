@@ -3,7 +3,7 @@
 # command, records a program that uses all API families, and compares stacks. Takes minutes.
 #
 #   packaging/test-aarch64.sh            # all
-#   packaging/test-aarch64.sh --short    # without the native frames of C++, which are slow: as in CI
+#   packaging/test-aarch64.sh --short    # without the native frames of C++, which are slow, nor top, metrics and Parquet: as in CI
 #
 # Needs Rust with rustup, and on Debian the packages gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu,
 # libc6-dev-arm64-cross and qemu-user. docs/PACKAGING.md says what an emulator cannot show.
@@ -13,10 +13,10 @@
 #   for package in ROOT/var/cache/apt/archives/*.deb; do dpkg-deb -x $package ROOT; done
 set -eu
 cd "$(dirname "$0")/.."
-short=
+short= features=()
 case ${1-} in
     "") ;;
-    --short) short=1 ;;
+    --short) short=1 features=(--no-default-features) ;;
     *) echo "test-aarch64: unknown argument '$1': the only option is --short" >&2; exit 2 ;;
 esac
 # The recorder prints a line for unknown VRAMTRACE_* variables.
@@ -36,7 +36,8 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L $root"
 
 echo "== build"
-cargo build --quiet --target "$target" --package vramtrace-shim --package vramtrace-sim --package vramtrace
+cargo build --quiet --target "$target" --package vramtrace-shim --package vramtrace-sim --package vramtrace \
+    "${features[@]}"
 built=target/$target/debug
 cargo build --quiet --workspace --lib --bins --examples # with the features that tests have
 

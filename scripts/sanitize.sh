@@ -73,7 +73,7 @@ sanitizer() { # sanitizer NAME
         unfit=(--skip driver::nvml --skip runtime::task --skip a_forked_child_keeps_one_number --skip readable::tests::pages_that_exist)
         unfit+=(--skip a_descriptor_that_became_another_file)
     fi
-    unit_tests fast_unwind_on_malloc=1 -p vramtrace-format -p vramtrace
+    unit_tests fast_unwind_on_malloc=1 -p vramtrace-format -p vramtrace-model -p vramtrace
     # The fast unwinder, which needs frame pointers, loses the functions that the list of intended leaks
     # names. The slow one makes the reader's tests several times slower.
     unit_tests fast_unwind_on_malloc=0 -p vramtrace-shim
