@@ -5,7 +5,7 @@ use crate::scalar::numbered_enum;
 
 numbered_enum! {
     /// The cause of an out-of-memory.
-    pub enum Cause {
+    pub enum OomCause {
         /// The framework's cache had enough free bytes, alone or with the bytes left below the limit, but not in one
         /// contiguous range.
         Fragmentation = 0 => "fragmentation",
@@ -26,12 +26,15 @@ numbered_enum! {
     }
 }
 
-impl Cause {
+/// The name of [`OomCause`] in the public interface.
+pub use OomCause as Cause;
+
+impl OomCause {
     /// The first words of a message about the cause.
     pub fn words(self) -> &'static str {
         match self {
-            Cause::Fragmentation => "fragmentation",
-            Cause::BadCap => "VRAMTRACE_CAP cannot be understood",
+            OomCause::Fragmentation => "fragmentation",
+            OomCause::BadCap => "VRAMTRACE_CAP cannot be understood",
             _ => "too much",
         }
     }
@@ -143,22 +146,22 @@ impl Figures {
     }
 
     /// The cause of the out-of-memory.
-    pub fn cause(&self) -> Cause {
+    pub fn cause(&self) -> OomCause {
         match self.by {
-            Some(RefusedBy::BadCap) => Cause::BadCap,
-            _ if self.is_fragmentation() => Cause::Fragmentation,
+            Some(RefusedBy::BadCap) => OomCause::BadCap,
+            _ if self.is_fragmentation() => OomCause::Fragmentation,
             // The GPU had enough free memory, so another limit applied.
             Some(RefusedBy::Driver) if self.left.is_some_and(|left| left >= self.size) => {
                 match self.other {
-                    Some(OtherLimit::Mps) => Cause::Mps,
-                    Some(OtherLimit::Cgroup) => Cause::Cgroup,
-                    None => Cause::Card,
+                    Some(OtherLimit::Mps) => OomCause::Mps,
+                    Some(OtherLimit::Cgroup) => OomCause::Cgroup,
+                    None => OomCause::Card,
                 }
             }
-            Some(RefusedBy::Driver) => Cause::Card,
-            Some(RefusedBy::Cap | RefusedBy::Group | RefusedBy::Warned) => Cause::Cap,
-            None if self.all_known && self.of_cache => Cause::Torch,
-            None => Cause::Unknown,
+            Some(RefusedBy::Driver) => OomCause::Card,
+            Some(RefusedBy::Cap | RefusedBy::Group | RefusedBy::Warned) => OomCause::Cap,
+            None if self.all_known && self.of_cache => OomCause::Torch,
+            None => OomCause::Unknown,
         }
     }
 }
@@ -206,31 +209,31 @@ mod tests {
     #[test]
     fn free_bytes_without_a_large_range_are_fragmentation() {
         for by in [Some(RefusedBy::Cap), Some(RefusedBy::Driver), Some(RefusedBy::Group), None] {
-            assert_eq!(Figures { by, ..KNOWN }.cause(), Cause::Fragmentation, "{by:?}");
+            assert_eq!(Figures { by, ..KNOWN }.cause(), OomCause::Fragmentation, "{by:?}");
         }
-        assert_eq!(Figures { largest_hole: None, ..KNOWN }.cause(), Cause::Fragmentation);
+        assert_eq!(Figures { largest_hole: None, ..KNOWN }.cause(), OomCause::Fragmentation);
         // With what is left they are enough.
-        assert_eq!(Figures { free: 90, ..KNOWN }.cause(), Cause::Fragmentation);
-        assert_eq!(Figures { free: 89, ..KNOWN }.cause(), Cause::Cap);
-        assert_eq!(Figures { free: 90, left: None, ..KNOWN }.cause(), Cause::Cap);
+        assert_eq!(Figures { free: 90, ..KNOWN }.cause(), OomCause::Fragmentation);
+        assert_eq!(Figures { free: 89, ..KNOWN }.cause(), OomCause::Cap);
+        assert_eq!(Figures { free: 90, left: None, ..KNOWN }.cause(), OomCause::Cap);
         // Nothing is free, or one range is large enough: not fragmentation.
-        assert_eq!(Figures { free: 0, left: Some(99), ..KNOWN }.cause(), Cause::Cap);
-        assert_eq!(Figures { largest_hole: Some(100), ..KNOWN }.cause(), Cause::Cap);
+        assert_eq!(Figures { free: 0, left: Some(99), ..KNOWN }.cause(), OomCause::Cap);
+        assert_eq!(Figures { largest_hole: Some(100), ..KNOWN }.cause(), OomCause::Cap);
         // The driver's callers do not use the cache.
-        assert_eq!(Figures { of_cache: false, ..KNOWN }.cause(), Cause::Cap);
+        assert_eq!(Figures { of_cache: false, ..KNOWN }.cause(), OomCause::Cap);
     }
 
     #[test]
     fn otherwise_the_limit_that_refused_is_the_cause() {
         let cause = |by| Figures { by, free: 0, ..KNOWN }.cause();
-        assert_eq!(cause(Some(RefusedBy::Driver)), Cause::Card);
-        assert_eq!(cause(Some(RefusedBy::Group)), Cause::Cap);
-        assert_eq!(cause(None), Cause::Torch);
+        assert_eq!(cause(Some(RefusedBy::Driver)), OomCause::Card);
+        assert_eq!(cause(Some(RefusedBy::Group)), OomCause::Cap);
+        assert_eq!(cause(None), OomCause::Torch);
         assert_eq!(
             Figures { by: None, free: 0, all_known: false, ..KNOWN }.cause(),
-            Cause::Unknown
+            OomCause::Unknown
         );
-        assert_eq!(Figures { by: Some(RefusedBy::BadCap), ..KNOWN }.cause(), Cause::BadCap);
+        assert_eq!(Figures { by: Some(RefusedBy::BadCap), ..KNOWN }.cause(), OomCause::BadCap);
     }
 
     #[test]
@@ -244,13 +247,13 @@ mod tests {
             (mps, cgroup, setting("")),
             (Some(OtherLimit::Mps), Some(OtherLimit::Cgroup), None)
         );
-        assert_eq!(cause(Some(100), mps), Cause::Mps);
-        assert_eq!(cause(Some(100), cgroup), Cause::Cgroup);
-        assert_eq!(cause(Some(100), None), Cause::Card);
-        assert_eq!(cause(Some(99), mps), Cause::Card, "the card had too little");
-        assert_eq!(cause(None, mps), Cause::Card, "what the card had is not known");
+        assert_eq!(cause(Some(100), mps), OomCause::Mps);
+        assert_eq!(cause(Some(100), cgroup), OomCause::Cgroup);
+        assert_eq!(cause(Some(100), None), OomCause::Card);
+        assert_eq!(cause(Some(99), mps), OomCause::Card, "the card had too little");
+        assert_eq!(cause(None, mps), OomCause::Card, "what the card had is not known");
         let ours = Figures { by: Some(RefusedBy::Cap), ..refused };
-        assert_eq!(Figures { left: Some(100), other: mps, ..ours }.cause(), Cause::Cap);
+        assert_eq!(Figures { left: Some(100), other: mps, ..ours }.cause(), OomCause::Cap);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub enum Which {
 
 /// Which part of the process a native frame belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FrameRole {
+pub enum FrameOrigin {
     /// Any other part.
     #[default]
     Shown,
@@ -25,26 +25,29 @@ pub enum FrameRole {
     System,
 }
 
-impl FrameRole {
-    /// The role of all frames of the library or executable at this path.
-    pub fn of_library(path: &str) -> FrameRole {
+/// The name of [`FrameOrigin`] in the public interface.
+pub use FrameOrigin as FrameRole;
+
+impl FrameOrigin {
+    /// The origin of all frames of the library or executable at this path.
+    pub fn of_library(path: &str) -> FrameOrigin {
         let name = base_name(path);
         let starts = |prefix: &str| name.strip_prefix(prefix);
         // `libpython3.11.so.1.0`, and the executables `python`, `python3`, `python3.11`.
         let version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
         if name == "libvramtrace.so" {
-            FrameRole::Recorder
+            FrameOrigin::Recorder
         } else if starts("libpython").is_some_and(|rest| rest.contains(".so"))
             || starts("python").is_some_and(version)
         {
-            FrameRole::Interpreter
+            FrameOrigin::Interpreter
         } else if ["libc.so", "libc-2", "libpthread", "ld-linux", "ld-musl"]
             .iter()
             .any(|prefix| starts(prefix).is_some())
         {
-            FrameRole::System
+            FrameOrigin::System
         } else {
-            FrameRole::Shown
+            FrameOrigin::Shown
         }
     }
 }
@@ -52,7 +55,7 @@ impl FrameRole {
 /// All frames, innermost first. `python`: number of Python frames. The Python frames of a join precede the native
 /// frame that runs them. Python frames before the first join precede the joined ones. Without a join, all Python
 /// frames precede the interpreter's first frame, or follow the native frames where there is none.
-pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> {
+pub fn order(native: &[FrameOrigin], python: usize, joins: &[Join]) -> Vec<Which> {
     let mut out = Vec::with_capacity(native.len() + python);
     // A damaged file may hold any values: positions are limited to the frames, and never decrease.
     let mut groups: Vec<(usize, usize)> = Vec::with_capacity(joins.len() + 1);
@@ -69,7 +72,7 @@ pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> 
         // Python frames before the first join belong to it.
         Some(first) => first.0 = 0,
         None if python > 0 => {
-            let loops = native.iter().position(|role| *role == FrameRole::Interpreter);
+            let loops = native.iter().position(|origin| *origin == FrameOrigin::Interpreter);
             groups.push((0, loops.unwrap_or(native.len())));
         }
         None => {}
@@ -87,16 +90,17 @@ pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> 
 
 /// The frames that a report shows, innermost first. Left out are the recorder's frames, the
 /// interpreter's frames of a stack with Python frames, and the C library's frames around those.
-pub fn shown(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> {
+pub fn shown(native: &[FrameOrigin], python: usize, joins: &[Join]) -> Vec<Which> {
     let mut all = order(native, python, joins);
-    let role = |which: &Which| match which {
+    let origin = |which: &Which| match which {
         Which::Native(index) => native[*index],
-        Which::Python(_) => FrameRole::Shown,
+        Which::Python(_) => FrameOrigin::Shown,
     };
-    let hidden = |which: &Which| is_hidden(role(which), python > 0);
+    let hidden = |which: &Which| is_hidden(origin(which), python > 0);
     if python > 0 {
         let is_outermost = |which: &Which| {
-            matches!(which, Which::Python(_)) || role(which) != FrameRole::System && !hidden(which)
+            matches!(which, Which::Python(_))
+                || origin(which) != FrameOrigin::System && !hidden(which)
         };
         let keep = all.iter().rposition(is_outermost).map_or(0, |last| last + 1);
         all.truncate(keep);
@@ -105,16 +109,16 @@ pub fn shown(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> 
     all
 }
 
-/// Whether a native frame with this role is never shown. `python`: the stack has Python frames.
-pub fn is_hidden(role: FrameRole, python: bool) -> bool {
-    role == FrameRole::Recorder || python && role == FrameRole::Interpreter
+/// Whether a native frame of this origin is never shown. `python`: the stack has Python frames.
+pub fn is_hidden(origin: FrameOrigin, python: bool) -> bool {
+    origin == FrameOrigin::Recorder || python && origin == FrameOrigin::Interpreter
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::FrameRole::{Interpreter, Recorder, Shown, System};
+    use super::FrameOrigin::{Interpreter, Recorder, Shown, System};
     use super::Which::{Native, Python};
     use super::*;
 
@@ -125,15 +129,15 @@ mod tests {
     #[test]
     fn python_frames_precede_the_loop_that_runs_them() {
         // torch, loop (runs 0 and 1), a C function, loop (runs 2), main
-        let roles = [Shown, Interpreter, Shown, Interpreter, Shown];
+        let origins = [Shown, Interpreter, Shown, Interpreter, Shown];
         let joins = [join(0, 1), join(2, 3)];
         let [first, second] = [
             [Native(0), Python(0), Python(1), Native(1)],
             [Native(2), Python(2), Native(3), Native(4)],
         ];
-        assert_eq!(order(&roles, 3, &joins), [first, second].concat());
+        assert_eq!(order(&origins, 3, &joins), [first, second].concat());
         let expected = [Native(0), Python(0), Python(1), Native(2), Python(2), Native(4)];
-        assert_eq!(shown(&roles, 3, &joins), expected);
+        assert_eq!(shown(&origins, 3, &joins), expected);
     }
 
     #[test]
@@ -145,27 +149,27 @@ mod tests {
     #[test]
     fn frames_without_a_place_keep_their_order() {
         // Before the first join: with it.
-        let roles = [Shown, Interpreter, Interpreter];
+        let origins = [Shown, Interpreter, Interpreter];
         assert_eq!(
-            order(&roles, 2, &[join(1, 2)]),
+            order(&origins, 2, &[join(1, 2)]),
             [Native(0), Native(1), Python(0), Python(1), Native(2)]
         );
         // No join: where the interpreter begins.
-        assert_eq!(order(&roles, 1, &[]), [Native(0), Python(0), Native(1), Native(2)]);
+        assert_eq!(order(&origins, 1, &[]), [Native(0), Python(0), Native(1), Native(2)]);
         // No interpreter: behind all.
         assert_eq!(order(&[Shown], 1, &[]), [Native(0), Python(0)]);
     }
 
     #[test]
     fn frames_of_recorder_and_interpreter_are_left_out() {
-        let roles = [Recorder, Shown, Interpreter, Interpreter, System, System];
-        assert_eq!(shown(&roles, 1, &[join(0, 2)]), [Native(1), Python(0)]);
+        let origins = [Recorder, Shown, Interpreter, Interpreter, System, System];
+        assert_eq!(shown(&origins, 1, &[join(0, 2)]), [Native(1), Python(0)]);
         // Without Python there is no interpreter to hide, and the system's frames stay.
-        let roles = [Recorder, Shown, Interpreter, System];
-        assert_eq!(shown(&roles, 0, &[]), [Native(1), Native(2), Native(3)]);
+        let origins = [Recorder, Shown, Interpreter, System];
+        assert_eq!(shown(&origins, 0, &[]), [Native(1), Native(2), Native(3)]);
         // A program that holds Python inside shows its own frames around it.
-        let roles = [Shown, Interpreter, Shown, System];
-        assert_eq!(shown(&roles, 1, &[join(0, 1)]), [Native(0), Python(0), Native(2)]);
+        let origins = [Shown, Interpreter, Shown, System];
+        assert_eq!(shown(&origins, 1, &[join(0, 1)]), [Native(0), Python(0), Native(2)]);
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Serialize, Serializer};
-use vramtrace_format::{Cause, DeviceId, Header, SwitchedBy};
+use vramtrace_format::{DeviceId, DriverCause, Header, SwitchedBy};
 
 /// The ordinal of a device as the process saw it; null where the device is not known.
 pub fn ordinal<S: Serializer>(device: &DeviceId, to: S) -> Result<S::Ok, S::Error> {
@@ -42,8 +42,8 @@ pub fn process<H: Borrow<Header>, S: Serializer>(header: &H, to: S) -> Result<S:
 }
 
 /// What the driver took memory for; null or absent where it was allocated.
-pub fn cause<S: Serializer>(cause: &Option<Cause>, to: S) -> Result<S::Ok, S::Error> {
-    cause.map(Cause::name).serialize(to)
+pub fn cause<S: Serializer>(cause: &Option<DriverCause>, to: S) -> Result<S::Ok, S::Error> {
+    cause.map(DriverCause::name).serialize(to)
 }
 
 /// A path, as text.

@@ -27,7 +27,7 @@ struct Share {
 }
 
 #[repr(C)]
-struct Row {
+struct ProcessBytes {
     /// pid | low half of the start time << 32; 0: nobody's.
     owner: AtomicU64,
     shares: [Share; MAX_DEVICES],
@@ -41,7 +41,7 @@ struct Table {
     /// Rows at and above this one were never used.
     rows_used: AtomicU64,
     reserved: [u64; 5],
-    rows: [Row; MAX_PROCESSES],
+    rows: [ProcessBytes; MAX_PROCESSES],
 }
 
 pub(crate) struct Shared {
@@ -112,11 +112,11 @@ impl Shared {
         self.table
     }
 
-    fn own(&self) -> Option<&Row> {
+    fn own(&self) -> Option<&ProcessBytes> {
         self.table.rows.get(self.own.load(SeqCst).checked_sub(1)?)
     }
 
-    fn rows(&self) -> &[Row] {
+    fn rows(&self) -> &[ProcessBytes] {
         let used = (self.table().rows_used.load(SeqCst) as usize).min(MAX_PROCESSES);
         &self.table().rows[..used]
     }

@@ -72,7 +72,7 @@ impl DeviceOption<'_> {
 }
 
 /// A device that a process or group uses.
-struct Used {
+struct DeviceInUse {
     /// Index of the device in the page of the process or group.
     number: usize,
     ordinal: u8,
@@ -81,7 +81,7 @@ struct Used {
     counted: u64,
 }
 
-impl Used {
+impl DeviceInUse {
     fn is(&self, named: Option<&DeviceOption>) -> bool {
         match named.map(|named| named.target) {
             None | Some(Target::Others) => self.ordinal != u8::MAX,
@@ -108,12 +108,12 @@ impl Used {
 /// error if there is no such device.
 fn order_all(
     owner: &str,
-    used: impl Iterator<Item = Used>,
+    used: impl Iterator<Item = DeviceInUse>,
     named: Option<&DeviceOption>,
     limit: Option<Limit>,
-    order: impl Fn(&Used, Option<u64>) -> Result<(String, &'static str), Failure>,
+    order: impl Fn(&DeviceInUse, Option<u64>) -> Result<(String, &'static str), Failure>,
 ) -> Result<String, Failure> {
-    let used: Vec<Used> = used.collect();
+    let used: Vec<DeviceInUse> = used.collect();
     let mut out = String::new();
     for device in used.iter().filter(|device| device.is(named)) {
         let bytes = limit.map(|limit| limit.bytes(device.total));
@@ -147,7 +147,7 @@ fn of_process(
     limit: Option<Limit>,
 ) -> Result<String, Failure> {
     let target = ControlTarget::find(pid)?;
-    let used = target.state()?.devices.into_iter().map(|device| Used {
+    let used = target.state()?.devices.into_iter().map(|device| DeviceInUse {
         number: device.ordinal.into(),
         ordinal: device.ordinal,
         uuid: device.uuid,
@@ -175,7 +175,7 @@ fn of_group(
     let Some(group) = group.filter(|group| !group.members.is_empty()) else {
         return Err(Failure::new(format!("--group {name}: none of its processes runs")));
     };
-    let used = group.devices.iter().map(|(number, device)| Used {
+    let used = group.devices.iter().map(|(number, device)| DeviceInUse {
         number: *number,
         ordinal: device.ordinal,
         uuid: device.uuid,

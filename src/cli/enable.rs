@@ -25,7 +25,7 @@ use crate::launch::start_hook::StartHook;
 )]
 pub struct Enable {
     #[command(flatten)]
-    place: Place,
+    place: HookPlace,
     /// Record every start, also without VRAMTRACE=1
     #[arg(long)]
     always: bool,
@@ -38,11 +38,11 @@ pub struct Enable {
 )]
 pub struct Disable {
     #[command(flatten)]
-    place: Place,
+    place: HookPlace,
 }
 
 #[derive(clap::Args)]
-struct Place {
+struct HookPlace {
     /// For all programs of this user that run on that Python, outside of environments
     #[arg(long, conflicts_with = "system")]
     user: bool,
@@ -54,7 +54,7 @@ struct Place {
     python: Option<PathBuf>,
 }
 
-impl Place {
+impl HookPlace {
     fn hook(self) -> Result<(Python, StartHook), Failure> {
         let executable = self.python.map_or_else(python::active, Ok)?;
         let python = Python::ask(&executable)?;

@@ -12,7 +12,7 @@ use crate::launch::library;
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Print the variables that start the recorder, in the syntax of the place where they are \
+    long_about = "Print the variables that start the recorder, in the syntax of the target where they are \
         set, with the absolute path of the library. stderr says where to paste the text.",
     after_help = "Examples:\n  \
         eval \"$(vramtrace env)\"\n  \
@@ -22,7 +22,7 @@ use crate::launch::library;
 pub struct Args {
     /// Where it is pasted
     #[arg(long = "for", value_enum, value_name = "PLACE", default_value = "sh")]
-    place: Place,
+    target: PasteTarget,
     /// A cap for each process, as in `vramtrace run --cap`
     #[arg(long, value_name = "SPEC")]
     cap: Option<String>,
@@ -33,7 +33,7 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Place {
+enum PasteTarget {
     /// A shell or a batch script, before the program or its launcher (srun, torchrun)
     Sh,
     /// Lines NAME=VALUE: .deepspeed_env, EnvironmentFile= of systemd
@@ -43,25 +43,25 @@ enum Place {
     Docker,
 }
 
-impl Place {
+impl PasteTarget {
     /// Where to paste the text, for stderr.
     fn hint(self) -> &'static str {
         match self {
-            Place::Sh => {
+            PasteTarget::Sh => {
                 "for a shell: eval \"$(vramtrace env)\"; every node must have the library at this path"
             }
-            Place::File => "for .deepspeed_env, or EnvironmentFile= of a systemd unit",
-            Place::Json => {
+            PasteTarget::File => "for .deepspeed_env, or EnvironmentFile= of a systemd unit",
+            PasteTarget::Json => {
                 "for `env_vars` in runtime_env of ray.init, `env` in kernel.json of Jupyter or in \
                  launch.json of VS Code"
             }
-            Place::Docker => "a command; replace IMAGE and what follows it",
+            PasteTarget::Docker => "a command; replace IMAGE and what follows it",
         }
     }
 }
 
 pub fn run(args: Args) -> Outcome {
-    let Args { place, cap, mut out } = args;
+    let Args { target, cap, mut out } = args;
     if let Some(cap) = &cap {
         capspec::parse(cap).map_err(|why| Failure::new(format!("--cap `{cap}`: {why}")))?;
     }
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Outcome {
     let path = library.to_str().ok_or_else(not_text)?;
     let folder = library.parent().and_then(Path::to_str).unwrap_or("/");
     let mut traces = String::new();
-    if place == Place::Docker {
+    if target == PasteTarget::Docker {
         let (directory, pattern) = mounted(out.as_deref().unwrap_or("vramtrace/"))?;
         (traces, out) = (directory, Some(pattern));
     }
@@ -86,26 +86,26 @@ pub fn run(args: Args) -> Outcome {
     let all = |line: &dyn Fn(&str, &str) -> String| -> String {
         variables.iter().map(|(name, value)| line(name, value)).collect()
     };
-    let text = match place {
-        Place::Sh => all(&|name, value| {
+    let text = match target {
+        PasteTarget::Sh => all(&|name, value| {
             let others = match name {
                 "LD_PRELOAD" => "\"${LD_PRELOAD:+:$LD_PRELOAD}\"",
                 _ => "",
             };
             format!("export {name}={}{others}\n", quoted(value))
         }),
-        Place::File => all(&|name, value| format!("{name}={value}\n")),
-        Place::Json => {
+        PasteTarget::File => all(&|name, value| format!("{name}={value}\n")),
+        PasteTarget::Json => {
             let object = variables.iter().map(|(name, value)| (name.to_string(), json!(value)));
             console::json(&object.collect::<Map<_, _>>())?
         }
-        Place::Docker => format!(
+        PasteTarget::Docker => format!(
             "docker run --gpus all \\\n  --volume {folder}:{folder}:ro \\\n  --volume {} \\\n{}  IMAGE python train.py\n",
             quoted(&format!("{traces}:{traces}")),
             all(&|name, value| format!("  --env {name}={} \\\n", quoted(value))),
         ),
     };
-    message(place.hint());
+    message(target.hint());
     print(&text)?;
     Ok(DONE)
 }

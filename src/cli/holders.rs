@@ -69,7 +69,7 @@ impl Key {
 }
 
 /// A process with what it held, and the holders.
-struct Found<'p> {
+struct ProcessHolders<'p> {
     process: &'p Process,
     who: NamedHoldings,
     holders: Vec<Holder>,
@@ -77,22 +77,22 @@ struct Found<'p> {
 
 pub fn run(args: Args) -> Outcome {
     let read = args.held.ask(args.by.group().is_none().then_some(RolesOf::All))?;
-    let all: Vec<Found> = read.each().map(|of| find(of, &args)).collect();
+    let all: Vec<ProcessHolders> = read.each().map(|of| find(of, &args)).collect();
     let document = || document(&all, &args);
     show(&read.traces, args.json, HOLDERS, document, || text(&read, &all, &args))
 }
 
-fn find<'p>((process, trace): (&'p Process, &Trace), args: &Args) -> Found<'p> {
+fn find<'p>((process, trace): (&'p Process, &Trace), args: &Args) -> ProcessHolders<'p> {
     let (who, by_role) = args.held.held((process, trace), args.by.group().is_none());
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let holders = match (&by_role, args.by.group()) {
         (Some(held), _) => held.holders(&classifier, who.live.level),
         (None, by) => classifier.holders(&who.live, by.unwrap_or_default()),
     };
-    Found { process, who, holders }
+    ProcessHolders { process, who, holders }
 }
 
-fn text(read: &Reading, all: &[Found], args: &Args) -> String {
+fn text(read: &Reading, all: &[ProcessHolders], args: &Args) -> String {
     let mut out = heading(read.chosen.as_deref());
     let when = args.held.moment.at.words();
     let by = args.by.group().unwrap_or_default();
@@ -101,7 +101,7 @@ fn text(read: &Reading, all: &[Found], args: &Args) -> String {
     if all.len() > 1 && !args.each && args.by.group().is_some() {
         return out + &of_run(all, how);
     }
-    for Found { process, who, holders } in all {
+    for ProcessHolders { process, who, holders } in all {
         if all.len() > 1 {
             out.push_str(&format!("{}\n", process.name()));
         }
@@ -113,12 +113,12 @@ fn text(read: &Reading, all: &[Found], args: &Args) -> String {
     out
 }
 
-fn holders_of(all: &[Found]) -> Vec<Vec<Holder>> {
+fn holders_of(all: &[ProcessHolders]) -> Vec<Vec<Holder>> {
     all.iter().map(|of| of.holders.clone()).collect()
 }
 
 /// The holders of all processes, merged.
-fn of_run(all: &[Found], how: ListingOptions) -> String {
+fn of_run(all: &[ProcessHolders], how: ListingOptions) -> String {
     let merged = merge(&holders_of(all), how.by);
     let who: Vec<_> =
         all.iter().map(|of| (&of.process.header, of.process.trace.as_path())).collect();
@@ -136,7 +136,7 @@ fn of_run(all: &[Found], how: ListingOptions) -> String {
     )
 }
 
-fn document(all: &[Found], args: &Args) -> HoldersReport {
+fn document(all: &[ProcessHolders], args: &Args) -> HoldersReport {
     let mut holders: Vec<Holder> = all.iter().flat_map(|of| of.holders.clone()).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     let times = all.iter().flat_map(|of| of.who.live.at_ns.values().copied());

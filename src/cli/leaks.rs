@@ -67,8 +67,8 @@ pub fn bytes(text: &str) -> Result<u64, size::SizeError> {
     text.parse().or_else(|_| size::parse(text))
 }
 
-/// Most bytes of a suppressions file.
-const MOST_RULES: u64 = 64 << 20;
+/// Maximum size of a suppressions file in bytes.
+const MAX_SUPPRESSIONS_BYTES: u64 = 64 << 20;
 
 /// The rules of a suppressions file; none without a file.
 pub fn suppressions(path: Option<&Path>) -> Result<Suppressions, Failure> {
@@ -76,7 +76,8 @@ pub fn suppressions(path: Option<&Path>) -> Result<Suppressions, Failure> {
     let named = |why: &dyn std::fmt::Display| {
         Failure::new(format!("--suppressions {}: {why}", path.display()))
     };
-    let text = files::read_given_text(path, MOST_RULES).map_err(|error| named(&error))?;
+    let text =
+        files::read_given_text(path, MAX_SUPPRESSIONS_BYTES).map_err(|error| named(&error))?;
     Suppressions::parse(&text).map_err(|error| named(&error))
 }
 

@@ -13,7 +13,7 @@ use crate::launch::RunResult;
 
 /// The time for all traces of a run.
 const TIME: Duration = Duration::from_secs(10);
-/// The most addresses of a trace that get names: some 10 MB of names.
+/// Maximum number of addresses of a trace that get names: some 10 MB of names.
 const ADDRESSES: usize = 100_000;
 
 /// Adds the names, and prints what is missing for want of time.

@@ -17,8 +17,8 @@ use crate::launch::RunResult;
 use crate::launch::child::Status;
 use crate::live_processes::owner::slurm_job;
 
-/// The most bytes of traces that are read in full for the lines. A batch system kills a job soon after its end.
-const MOST_BYTES: u64 = 512 << 20;
+/// Maximum size in bytes of traces that are read in full for the lines. A batch system kills a job soon after its end.
+const MAX_TRACE_BYTES: u64 = 512 << 20;
 
 /// The file of --json.
 pub struct RecordsFile {
@@ -114,7 +114,7 @@ pub fn append(
         max_peak_bytes: checks.max_peak_bytes,
         unused_suppressions: checks.unused_suppressions,
     };
-    let RunRecords { processes, job } = read(traces, judged, MOST_BYTES, facts);
+    let RunRecords { processes, job } = read(traces, judged, MAX_TRACE_BYTES, facts);
     let mut lines = String::new();
     for process in &processes {
         lines.push_str(&json_line(&Document::new(SCHEMA, &RunRecord::Process(process), []))?);

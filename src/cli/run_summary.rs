@@ -71,11 +71,11 @@ pub fn print(ended: &RunResult) {
 }
 
 /// Figures of all processes, and those that were read in full, with their traces.
-type Read = (Vec<ProcessFigures>, Vec<Process>, Vec<Trace>);
+type RunFigures = (Vec<ProcessFigures>, Vec<Process>, Vec<Trace>);
 
 /// Of a large run the figures of its processes, and the process in full on which the verdict is: the first that failed, else
 /// the one with the highest peak. What is not read is not known.
-fn of_large(mut traces: Vec<Trace>) -> Read {
+fn of_large(mut traces: Vec<Trace>) -> RunFigures {
     let ranks = ranks::read_within(&traces, LONG, &|_, _| {});
     caveats::warn_damage(&traces);
     let unread = ranks.iter().filter(|rank| rank.source == FiguresSource::Totals).count();
@@ -94,7 +94,7 @@ fn of_large(mut traces: Vec<Trace>) -> Read {
     (ranks, processes, shown)
 }
 
-fn in_full(traces: Vec<Trace>) -> Read {
+fn in_full(traces: Vec<Trace>) -> RunFigures {
     let collect = verdict::collect(&traces);
     let read = |progress: Progress| read_all(&traces, Moment::End, collect, progress);
     let processes = with_progress(read);

@@ -16,7 +16,7 @@ use crate::launch::monitor::Unrecorded;
 type Calls = BTreeMap<String, u64>;
 
 #[derive(Default)]
-struct Used {
+struct UsedCalls {
     allocations: Calls,
     refusals: Calls,
     /// Entry points whose memory is not followed.
@@ -30,7 +30,7 @@ struct Used {
 /// An error: a trace that the command left cannot be read.
 pub fn of(ended: &RunResult) -> Result<Vec<Check>, String> {
     let traces = ended.output.traces();
-    let mut used = Used::default();
+    let mut used = UsedCalls::default();
     for path in &traces {
         let wrong = |error: OpenError| format!("{}: {error}", path.display());
         used.add(&open(path).map_err(wrong)?);
@@ -42,7 +42,7 @@ pub fn of(ended: &RunResult) -> Result<Vec<Check>, String> {
     let processes = if traces.len() == 1 { "process" } else { "processes" };
     let text = format!("{how}; {} {processes} with a trace", traces.len());
     let mut checks = vec![Check::ok("command", text)];
-    let Used { allocations, refusals, passed, notes, patched_by } = used;
+    let UsedCalls { allocations, refusals, passed, notes, patched_by } = used;
     let calls = |calls: &Calls, what: &str| {
         let one = |(api, n): (&String, &u64)| format!("{api}: {}", several(*n, what));
         calls.iter().map(one).collect::<Vec<_>>().join(", ")
@@ -76,7 +76,7 @@ pub fn of(ended: &RunResult) -> Result<Vec<Check>, String> {
     Ok(checks)
 }
 
-impl Used {
+impl UsedCalls {
     fn add(&mut self, trace: &Trace) {
         let (definitions, _) = trace.definitions();
         self.notes.extend(definitions.notes().iter().cloned());

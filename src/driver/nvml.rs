@@ -18,7 +18,7 @@ type Handle = usize;
 type ValueOf<A, T> = unsafe extern "C" fn(A, *mut T) -> c_int;
 type TextOf = unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> c_int;
 type ListOf<T> = unsafe extern "C" fn(Handle, *mut c_uint, *mut T) -> c_int;
-type SamplesOf = unsafe extern "C" fn(Handle, *mut Sample, *mut c_uint, c_ulonglong) -> c_int;
+type SamplesOf = unsafe extern "C" fn(Handle, *mut NvmlSample, *mut c_uint, c_ulonglong) -> c_int;
 
 /// The lists of the processes that compute and of those that draw: versions 3 and 2, which have the same type.
 const LISTS: [[&str; 2]; 2] = [
@@ -30,15 +30,15 @@ const NOT_FOUND: c_int = 6;
 const INSUFFICIENT_SIZE: c_int = 7;
 /// NVML's value for "not available".
 const UNKNOWN_BYTES: u64 = u64::MAX;
-/// Entries of a list that are read.
-const MOST: usize = 4096;
+/// Maximum number of entries of a list that are read.
+const MAX_ENTRIES: usize = 4096;
 /// Samples are taken once a second or more often. After this time one says nothing about now.
 const SAMPLE_LASTS: Duration = Duration::from_secs(3);
 
 /// nvmlMemory_v2_t: `used` is without the bytes that the driver reserves, as in nvidia-smi.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Memory {
+struct NvmlMemory {
     version: c_uint,
     total: u64,
     reserved: u64,
@@ -49,7 +49,7 @@ struct Memory {
 /// nvmlProcessInfo_t.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Process {
+struct NvmlProcess {
     pid: c_uint,
     used: u64,
     gpu_instance: c_uint,
@@ -67,7 +67,7 @@ struct Utilization {
 /// nvmlProcessUtilizationSample_t, percent.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Sample {
+struct NvmlSample {
     pid: c_uint,
     time_us: u64,
     gpu: c_uint,
@@ -152,8 +152,8 @@ impl Cards {
 
     /// `None`: a card without a UUID cannot be matched with those of the processes.
     fn card(&mut self, index: u32) -> Option<CardFacts> {
-        let version = 2 << 24 | size_of::<Memory>() as c_uint;
-        let memory = Memory { version, ..Memory::default() };
+        let version = 2 << 24 | size_of::<NvmlMemory>() as c_uint;
+        let memory = NvmlMemory { version, ..NvmlMemory::default() };
         // SAFETY: the types of these functions.
         let (handle, memory, utilization) = unsafe {
             let handle: Handle = self.value("nvmlDeviceGetHandleByIndex_v2", index, 0)?;
@@ -191,11 +191,11 @@ impl Cards {
     }
 
     /// The running processes of a kind.
-    fn listed(&self, handle: Handle, names: [&'static str; 2]) -> Vec<Process> {
+    fn listed(&self, handle: Handle, names: [&'static str; 2]) -> Vec<NvmlProcess> {
         let ask = |name| {
             // SAFETY: the type of these functions; the list has room for as many as the count says.
             list(|count, list| unsafe {
-                call(&self.library, name, |ask: ListOf<Process>| ask(handle, count, list))
+                call(&self.library, name, |ask: ListOf<NvmlProcess>| ask(handle, count, list))
             })
         };
         match ask(names[0]) {
@@ -239,7 +239,7 @@ fn list<T: Clone + Default>(
         match ask(&mut count, list.as_mut_ptr()) {
             // Between two calls there may be more.
             Err(Error::Call { result: INSUFFICIENT_SIZE, .. }) if attempt < 3 => {
-                list.resize((count as usize + 16).clamp(64, MOST), T::default());
+                list.resize((count as usize + 16).clamp(64, MAX_ENTRIES), T::default());
             }
             answer => {
                 answer?;

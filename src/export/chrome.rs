@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::TracedProcess;
-use super::lanes::{MOST_LANES, group};
+use super::lanes::{MAX_LANES, group};
 use super::perfetto::proto::AnnotationValue;
 use super::perfetto::{Detail, details, refusal_details};
 use super::sink::{Edge, Element, Sink, Slice, device_name};
@@ -63,7 +63,7 @@ fn args(details: Vec<Detail>) -> Value {
 }
 
 impl Sink for Chrome<'_> {
-    const LANES: Option<u32> = Some(MOST_LANES);
+    const LANES: Option<u32> = Some(MAX_LANES);
 
     fn process(&mut self, process: &TracedProcess) -> io::Result<()> {
         (self.process, self.pid) = (process.number, process.pid);

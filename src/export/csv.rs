@@ -13,11 +13,11 @@ use super::sink::{Counter, Element, Sink};
 
 pub(super) struct Csv<'o> {
     rows: Writer<&'o mut dyn Write>,
-    process: Process,
+    process: ProcessColumns,
 }
 
 #[derive(Default)]
-struct Process {
+struct ProcessColumns {
     host: String,
     pid: u32,
     rank: Option<u32>,
@@ -25,7 +25,7 @@ struct Process {
 
 /// One row: its fields are the columns. What a record does not have is empty.
 #[derive(Default, Serialize)]
-struct Row<'r> {
+struct TimelineRow<'r> {
     record: &'r str,
     time_s: String,
     end_s: Option<String>,
@@ -55,11 +55,11 @@ impl<'o> Csv<'o> {
     pub(super) fn new(out: &'o mut dyn Write) -> io::Result<Csv<'o>> {
         // A timeline without rows has the names of the columns too.
         let mut first = Writer::from_writer(Vec::new());
-        first.serialize(Row::default())?;
+        first.serialize(TimelineRow::default())?;
         let first = first.into_inner().map_err(|error| error.into_error())?;
         out.write_all(first.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default())?;
         let rows = WriterBuilder::new().has_headers(false).from_writer(out);
-        Ok(Csv { rows, process: Process::default() })
+        Ok(Csv { rows, process: ProcessColumns::default() })
     }
 }
 
@@ -81,7 +81,7 @@ impl Sink for Csv<'_> {
     fn process(&mut self, process: &TracedProcess) -> io::Result<()> {
         let header = process.trace.header();
         let (host, pid, rank) = (header.host.clone(), header.pid, header.rank);
-        self.process = Process { host, pid, rank };
+        self.process = ProcessColumns { host, pid, rank };
         Ok(())
     }
 
@@ -93,19 +93,19 @@ impl Sink for Csv<'_> {
             Element::Counter(_, Counter::Role(_), _) | Element::Begin(_) | Element::Phase(_) => {
                 return Ok(());
             }
-            Element::Counter(device, what, bytes) => Row {
+            Element::Counter(device, what, bytes) => TimelineRow {
                 record: "counter",
                 time_s: seconds(at_ns),
                 device: device.and_then(known),
                 kind: what.name(),
                 bytes: *bytes,
-                ..Row::default()
+                ..TimelineRow::default()
             },
             Element::End(slice, how) => {
                 let live = &slice.live;
                 let who = |who: fn(&Requester) -> &str| plain(slice.who.as_deref().map_or("", who));
                 let by = slice.brought_back_by.as_deref();
-                Row {
+                TimelineRow {
                     record: "allocation",
                     time_s: seconds(slice.allocated_ns),
                     end_s: Some(seconds(at_ns)),
@@ -124,10 +124,10 @@ impl Sink for Csv<'_> {
                     line: who(Requester::name),
                     stack: who(|who| &who.stack),
                     brought_back_by: plain(by.map_or("", Requester::name)),
-                    ..Row::default()
+                    ..TimelineRow::default()
                 }
             }
-            Element::Refusal(refusal) => Row {
+            Element::Refusal(refusal) => TimelineRow {
                 record: "refusal",
                 time_s: seconds(at_ns),
                 device: known(refusal.device),
@@ -137,11 +137,11 @@ impl Sink for Csv<'_> {
                 tid: Some(refusal.tid).filter(|tid| *tid != 0),
                 result: format!("{} {}", refusal.refused.by.name(), refusal.refused.result),
                 cap_bytes: Some(refusal.refused.limit).filter(|cap| *cap > 0),
-                ..Row::default()
+                ..TimelineRow::default()
             },
         };
-        let Process { host, pid, rank } = &self.process;
-        Ok(self.rows.serialize(Row { host: plain(host), pid: *pid, rank: *rank, ..row })?)
+        let ProcessColumns { host, pid, rank } = &self.process;
+        Ok(self.rows.serialize(TimelineRow { host: plain(host), pid: *pid, rank: *rank, ..row })?)
     }
 
     fn finish(mut self) -> io::Result<()> {

@@ -10,10 +10,10 @@ use vramtrace_format::{DeviceId, Kind, Stamped};
 use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
 
 /// Device (`None`: host memory), and whether the group has blocks: blocks have separate lanes.
-pub(super) type Group = (Option<DeviceId>, bool);
+pub(super) type LaneGroup = (Option<DeviceId>, bool);
 
 /// The group of an allocation.
-pub(super) fn group(live: &Live) -> Group {
+pub(super) fn group(live: &Live) -> LaneGroup {
     ((!live.kind.is_host()).then_some(live.device), live.kind == Kind::Block)
 }
 
@@ -60,8 +60,8 @@ impl Lanes {
     }
 }
 
-/// The most lanes of a group: more need much scrolling in a viewer.
-pub(super) const MOST_LANES: u32 = 64;
+/// Maximum number of lanes of a group: more need much scrolling in a viewer.
+pub(super) const MAX_LANES: u32 = 64;
 
 /// Size classes: the power of two at or below the size.
 const CLASSES: usize = 64;
@@ -69,13 +69,13 @@ const CLASSES: usize = 64;
 /// Counts the allocations of each size class and above that are live at once.
 #[derive(Default)]
 pub(super) struct LanePlanner {
-    groups: BTreeMap<Group, Counts>,
-    live: FxHashMap<Key, (Group, usize)>,
+    groups: BTreeMap<LaneGroup, Counts>,
+    live: FxHashMap<Key, (LaneGroup, usize)>,
 }
 
 struct Counts {
     live: [u32; CLASSES],
-    /// Most live at once, of this class and the classes above.
+    /// The highest number live at once, of this class and the classes above.
     most: [u32; CLASSES],
 }
 
@@ -103,7 +103,7 @@ impl LanePlanner {
     }
 
     /// The lanes of each group, `lanes` at most.
-    pub(super) fn finish(self, lanes: u32) -> BTreeMap<Group, Lanes> {
+    pub(super) fn finish(self, lanes: u32) -> BTreeMap<LaneGroup, Lanes> {
         let least = |counts: &Counts| {
             let fits = |class: &usize| counts.most[*class] <= lanes;
             match (0..CLASSES).find(fits) {

@@ -107,7 +107,7 @@ fn processes(traces: &[Trace]) -> Vec<TracedProcess<'_>> {
         let header = trace.header();
         let mut pid = header.pid.max(1);
         while !taken.insert(pid) {
-            pid = pid.wrapping_add(MOST_PIDS).max(1);
+            pid = pid.wrapping_add(MAX_PIDS).max(1);
         }
         let start_ns = header.start_unix_ns.saturating_sub(base);
         processes.push(TracedProcess { trace, number, pid, label: label(trace), start_ns });
@@ -116,7 +116,7 @@ fn processes(traces: &[Trace]) -> Vec<TracedProcess<'_>> {
 }
 
 /// The limit of pids on Linux.
-const MOST_PIDS: u32 = 1 << 22;
+const MAX_PIDS: u32 = 1 << 22;
 
 fn label(trace: &Trace) -> String {
     let header = trace.header();

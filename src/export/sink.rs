@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io;
 use std::rc::Rc;
 
-use vramtrace_format::{Cause, DeviceId, Kind, Refused, StackId};
+use vramtrace_format::{DeviceId, DriverCause, Kind, Refused, StackId};
 
 use super::TracedProcess;
 use super::requester::Requester;
@@ -65,7 +65,7 @@ pub(super) enum Counter {
     Small,
     SmallBlocks,
     /// Memory that the driver took for itself, without contexts.
-    DriverOwn(Cause),
+    DriverOwn(DriverCause),
     Role(Role),
 }
 
@@ -199,7 +199,7 @@ pub(super) enum Element<'e> {
 
 /// A format. Times never decrease within a process.
 pub(super) trait Sink {
-    /// The most lanes of a device, for driver memory and for blocks each. `None`: slices have no lanes.
+    /// Maximum number of lanes of a device, for driver memory and for blocks each. `None`: slices have no lanes.
     const LANES: Option<u32> = None;
     fn process(&mut self, process: &TracedProcess) -> io::Result<()>;
     fn write(&mut self, at_ns: u64, element: &Element) -> io::Result<()>;

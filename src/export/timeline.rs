@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{Cause, DeviceId, Kind, Mark, Refused, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, DriverCause, Kind, Mark, Refused, Stamped, ThreadId};
 
 use super::TracedProcess;
-use super::lanes::{Group, LanePlanner, Lanes, group};
+use super::lanes::{LaneGroup, LanePlanner, Lanes, group};
 use super::owners::Owners;
 use super::requester::{ByStack, who_of};
 use super::roles::KnownRoles;
@@ -33,7 +33,7 @@ pub(super) struct Timeline<'a, 't, S: Sink> {
     sink: &'a mut S,
     exported: Exported,
     open: FxHashMap<Key, Slice>,
-    lanes: BTreeMap<Group, Lanes>,
+    lanes: BTreeMap<LaneGroup, Lanes>,
     roles: KnownRoles,
     /// Of what is live: its role, device, and of a block the bytes without memory below it.
     role_of: FxHashMap<Key, (Role, DeviceId, u64)>,
@@ -204,7 +204,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         self.open.insert(key, slice);
     }
 
-    fn count_small(&mut self, of: Group, change: impl FnOnce(u64) -> u64) {
+    fn count_small(&mut self, of: LaneGroup, change: impl FnOnce(u64) -> u64) {
         let bytes = &mut self.lanes.entry(of).or_default().small;
         *bytes = change(*bytes);
         let (bytes, what) = (*bytes, if of.1 { Counter::SmallBlocks } else { Counter::Small });
@@ -393,7 +393,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
             self.count(device, Counter::Process, bytes);
         }
         if state.driver_own.has_causes() {
-            for cause in Cause::ALL {
+            for cause in DriverCause::ALL {
                 self.count(device, Counter::DriverOwn(cause), state.driver_own.of(cause));
             }
         }

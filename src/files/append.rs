@@ -11,8 +11,8 @@ use super::{Directory, lock_within};
 
 /// How long a writer waits for others. They hold the lock for one write.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Most bytes of a first line that are read.
-const MOST_OF_LINE: u64 = 1 << 20;
+/// Maximum size in bytes of a first line.
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// Opens a regular file, or makes one of mode 0600. A link is refused: it may be somebody else's.
 fn open(path: &Path, create: bool) -> io::Result<File> {
@@ -39,10 +39,10 @@ pub type IsLine<'l> = &'l dyn Fn(&[u8]) -> bool;
 pub fn check(path: &Path, is_line: IsLine) -> io::Result<bool> {
     let file = open(path, false)?;
     let mut text = Vec::new();
-    (&file).take(MOST_OF_LINE).read_to_end(&mut text)?;
+    (&file).take(MAX_LINE_BYTES).read_to_end(&mut text)?;
     let line = text.iter().position(|byte| *byte == b'\n').map(|end| &text[..end]);
     // A longer line than that is one of ours: nothing else is known of it.
-    let long = text.len() as u64 == MOST_OF_LINE && text.starts_with(b"{\"");
+    let long = text.len() as u64 == MAX_LINE_BYTES && text.starts_with(b"{\"");
     Ok(text.is_empty() || long || line.is_some_and(is_line))
 }
 

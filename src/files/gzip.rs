@@ -6,8 +6,8 @@ use flate2::read::MultiGzDecoder;
 
 use crate::units::size;
 
-/// Most unpacked bytes for each packed one. Recorded traces have 3 to 15, snapshots of PyTorch 10 to 50.
-const MOST_RATIO: u64 = 200;
+/// Maximum number of unpacked bytes for each packed one. Recorded traces have 3 to 15, snapshots of PyTorch 10 to 50.
+const MAX_RATIO: u64 = 200;
 /// Unpacked bytes that a file of any size may have: the first windows of a short trace are nearly empty.
 const SOME_BYTES: u64 = 64 << 20;
 /// What is unpacked at once.
@@ -24,7 +24,7 @@ pub fn unpack(
     mut put: impl FnMut(u64, &[u8]) -> io::Result<bool>,
 ) -> io::Result<u64> {
     let mut plain = MultiGzDecoder::new(packed);
-    let most = bytes.saturating_mul(MOST_RATIO).max(SOME_BYTES);
+    let most = bytes.saturating_mul(MAX_RATIO).max(SOME_BYTES);
     let (mut at, mut kept) = (0, 0);
     let mut block = Vec::with_capacity(BLOCK);
     loop {
@@ -36,7 +36,7 @@ pub fn unpack(
         }
         if kept + block.len() as u64 > most {
             return Err(io::Error::other(format!(
-                "its {} unpack to more than {}, {MOST_RATIO} times as much: if you trust it, unpack \
+                "its {} unpack to more than {}, {MAX_RATIO} times as much: if you trust it, unpack \
                  it yourself (gzip -dk) and give the file that this makes",
                 size(bytes),
                 size(most)
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(kept(&packed(8 * some, 0)), (Ok(8 * SOME_BYTES), 0));
         // Of 8 times as many bytes that are the same.
         let bomb = packed(8 * some, 7);
-        let most = (bomb.len() as u64 * MOST_RATIO).max(SOME_BYTES);
+        let most = (bomb.len() as u64 * MAX_RATIO).max(SOME_BYTES);
         let (error, all) = kept(&bomb);
         assert!(all <= most && most < 8 * SOME_BYTES, "{all} of {most}");
         let error = error.unwrap_err();

@@ -32,8 +32,8 @@ pub use gzip::{GZIP, unpack};
 pub use map::Map;
 pub use output::{Output, put};
 
-/// Most bytes of a file of /proc or /sys. The mappings of a process have 10 MB where it has 65,530.
-const MOST_OF_KERNEL: u64 = 1 << 30;
+/// Maximum size in bytes of a file of /proc or /sys. The mappings of a process have 10 MB where it has 65,530.
+const MAX_KERNEL_FILE_BYTES: u64 = 1 << 30;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub fn read_given_text(path: &Path, most: u64) -> io::Result<String> {
 pub fn read_kernel(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let path = path.as_ref();
     debug_assert!(path.starts_with("/proc") || path.starts_with("/sys"), "{}", path.display());
-    bounded(File::open(path)?, MOST_OF_KERNEL)
+    bounded(File::open(path)?, MAX_KERNEL_FILE_BYTES)
 }
 
 /// Random bytes of the kernel.

@@ -16,7 +16,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::directory::Directory;
-use super::walk::{End, Place, is_trusted, walk};
+use super::walk::{DirectoryEntry, End, is_trusted, walk};
 use super::{owned, path_of, random, set_mode};
 
 /// An output whose path was followed and checked.
@@ -30,7 +30,7 @@ pub struct Output {
 #[derive(Debug)]
 enum Target {
     /// A regular file, existing or new, after all symbolic links.
-    File(Place),
+    File(DirectoryEntry),
     /// A descriptor that is open in this process.
     Descriptor(RawFd),
     /// A device or FIFO, opened with O_PATH.
@@ -53,7 +53,7 @@ impl Output {
         let about = place.there.as_ref().map(File::metadata).transpose()?;
         let target = match (about, place) {
             (Some(about), _) if about.is_dir() => return refused("is a directory: give a file"),
-            (Some(about), Place { there: Some(there), .. }) if !about.is_file() => {
+            (Some(about), DirectoryEntry { there: Some(there), .. }) if !about.is_file() => {
                 if !is_trusted(&about) && !OF_EVERYBODY.contains(&about.rdev()) {
                     let what = if about.file_type().is_fifo() { "FIFO" } else { "device" };
                     let owner = about.uid();
@@ -95,7 +95,9 @@ impl Output {
     /// Finds out now whether a new file can be made. Nothing stays.
     pub fn probe(&self) -> io::Result<()> {
         match &self.target {
-            Target::File(Place { directory, there: None, .. }) => New::inside(directory).map(drop),
+            Target::File(DirectoryEntry { directory, there: None, .. }) => {
+                New::inside(directory).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -119,7 +121,7 @@ const OF_EVERYBODY: [u64; 2] = [libc::makedev(1, 3), libc::makedev(5, 0)];
 
 /// Writes a file of the place's directory, which gets its name when it is complete.
 fn write_complete<T>(
-    place: &Place,
+    place: &DirectoryEntry,
     force: bool,
     write: impl FnOnce(&File) -> io::Result<T>,
 ) -> io::Result<T> {

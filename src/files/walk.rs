@@ -22,13 +22,13 @@ const LINKS: u32 = 40;
 #[derive(Debug)]
 pub(super) enum End {
     /// A name in a directory.
-    At(Place),
+    At(DirectoryEntry),
     /// A descriptor that is open in this process, such as `/dev/stdout`.
     Descriptor(RawFd),
 }
 
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DirectoryEntry {
     pub directory: Directory,
     pub name: OsString,
     /// What has this name, opened with O_PATH.
@@ -38,7 +38,7 @@ pub(super) struct Place {
 }
 
 impl End {
-    pub(super) fn place(self) -> io::Result<Place> {
+    pub(super) fn place(self) -> io::Result<DirectoryEntry> {
         match self {
             End::At(place) => Ok(place),
             End::Descriptor(_) => Err(ErrorKind::NotADirectory.into()),
@@ -69,7 +69,7 @@ pub(super) fn walk(path: &Path, make: Option<Mode>) -> io::Result<End> {
         let is_last = rest.is_empty();
         let mut found = match (find(&at, &name, is_last), make) {
             (Err(error), _) if error.kind() == ErrorKind::NotFound && is_last => {
-                return Ok(End::At(Place { directory: at, name, there: None, is_link }));
+                return Ok(End::At(DirectoryEntry { directory: at, name, there: None, is_link }));
             }
             (Err(error), Some(mode)) if error.kind() == ErrorKind::NotFound => {
                 // Another process may make it at the same time.
@@ -106,7 +106,12 @@ pub(super) fn walk(path: &Path, make: Option<Mode>) -> io::Result<End> {
             found = at.open_at(&name, OFlags::PATH)?;
         }
         if is_last {
-            return Ok(End::At(Place { directory: at, name, there: Some(found), is_link }));
+            return Ok(End::At(DirectoryEntry {
+                directory: at,
+                name,
+                there: Some(found),
+                is_link,
+            }));
         }
         at = Directory(found);
     }

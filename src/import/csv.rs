@@ -9,13 +9,13 @@ use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, is_plac
 pub(super) const HEADER: &str = "action,addr,size,stream";
 
 /// A row of a CSV without quotes, with its line.
-pub(super) struct Row<'t, const N: usize> {
+pub(super) struct CsvRow<'t, const N: usize> {
     line: usize,
     text: &'t str,
     pub fields: [&'t str; N],
 }
 
-impl<const N: usize> Row<'_, N> {
+impl<const N: usize> CsvRow<'_, N> {
     pub(super) fn wrong(&self, what: impl Into<String>) -> ImportProblem {
         ImportProblem::Row { line: self.line, what: what.into(), text: self.text.into() }
     }
@@ -24,7 +24,7 @@ impl<const N: usize> Row<'_, N> {
 /// The rows below the first line. Empty lines are left out.
 pub(super) fn rows<const N: usize>(
     text: &str,
-) -> impl Iterator<Item = Result<Row<'_, N>, ImportProblem>> {
+) -> impl Iterator<Item = Result<CsvRow<'_, N>, ImportProblem>> {
     let lines = (1..).zip(text.lines().map(str::trim)).skip(1).filter(|(_, text)| !text.is_empty());
     lines.map(|(line, text)| {
         let fields: Vec<&str> = text.split(',').map(str::trim).collect();
@@ -33,7 +33,7 @@ pub(super) fn rows<const N: usize>(
             what: format!("{N} fields are needed"),
             text: text.into(),
         };
-        Ok(Row { line, text, fields: fields.try_into().map_err(wrong)? })
+        Ok(CsvRow { line, text, fields: fields.try_into().map_err(wrong)? })
     })
 }
 

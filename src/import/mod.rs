@@ -29,7 +29,7 @@ pub use pickle::{PickleError, Value, parse as parse_pickle};
 /// Reads a file of any of the known forms, recognised by its first bytes.
 pub fn read(path: &Path) -> Result<History, ImportError> {
     let history =
-        files::read_given(path, MOST_BYTES).map_err(ImportProblem::from).and_then(|bytes| {
+        files::read_given(path, MAX_FILE_BYTES).map_err(ImportProblem::from).and_then(|bytes| {
             match bytes.starts_with(&GZIP) {
                 true if is_compressed_trace(path) => Err(ImportProblem::Trace),
                 true => parse(&unpack(&bytes)?),
@@ -69,8 +69,8 @@ pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
     read(std::str::from_utf8(bytes)?)
 }
 
-/// Most bytes of a file: so many of a device or of a sparse file are read, and no more.
-const MOST_BYTES: u64 = 8 << 30;
+/// Maximum size of a file in bytes: no more of a device or of a sparse file are read.
+const MAX_FILE_BYTES: u64 = 8 << 30;
 
 fn unpack(packed: &[u8]) -> Result<Vec<u8>, ImportProblem> {
     let mut plain = Vec::new();

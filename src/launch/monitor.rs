@@ -39,9 +39,9 @@ pub struct MonitorReport {
 }
 
 /// Pid and start time, which together are not reused.
-type Process = (u32, u64);
+type PidAndStart = (u32, u64);
 
-fn process(stat: &Stat) -> Process {
+fn process(stat: &Stat) -> PidAndStart {
     (stat.pid, stat.start_ticks)
 }
 
@@ -51,9 +51,9 @@ pub struct ProcessMonitor {
     /// The path of the recorder, whose file name VRAMTRACE_LIB may change.
     library: PathBuf,
     simulated: bool,
-    root: Option<Process>,
+    root: Option<PidAndStart>,
     /// Running processes that are not older than the command.
-    known: HashMap<Process, Known>,
+    known: HashMap<PidAndStart, WatchedProcess>,
     /// How often a member of this run was examined.
     examined: u64,
     report: MonitorReport,
@@ -61,7 +61,7 @@ pub struct ProcessMonitor {
 
 /// A process is looked at after 0.1 s, then each time after twice as long, until it is settled what it is.
 #[derive(Clone, Copy)]
-struct Known {
+struct WatchedProcess {
     /// Of this run. A member stays one after its parents have ended.
     is_member: bool,
     /// The program that it executes: [`Stat::stack_start`].
@@ -71,9 +71,9 @@ struct Known {
     pause: Duration,
 }
 
-impl Known {
-    fn new(is_member: bool, image: u64, now: Instant) -> Known {
-        Known { is_member, image, next: Some(now), pause: Duration::from_millis(100) }
+impl WatchedProcess {
+    fn new(is_member: bool, image: u64, now: Instant) -> WatchedProcess {
+        WatchedProcess { is_member, image, next: Some(now), pause: Duration::from_millis(100) }
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -130,14 +130,14 @@ impl ProcessMonitor {
         all.retain(|stat| stat.is_alive() || process(stat) == root);
         // Parents before their children.
         all.sort_unstable_by_key(|stat| (stat.start_ticks, stat.pid));
-        let running: HashSet<Process> = all.iter().map(process).collect();
+        let running: HashSet<PidAndStart> = all.iter().map(process).collect();
         self.known.retain(|process, _| running.contains(process));
         let mut members: HashSet<u32> = HashSet::new();
         for stat in &all {
-            let fresh = Known::new(false, stat.stack_start, now);
+            let fresh = WatchedProcess::new(false, stat.stack_start, now);
             let known = self.known.entry(process(stat)).or_insert(fresh);
             if known.image != stat.stack_start {
-                *known = Known { is_member: known.is_member, ..fresh };
+                *known = WatchedProcess { is_member: known.is_member, ..fresh };
             }
             if !known.is_member {
                 let is_child = process(stat) == root || members.contains(&stat.parent);
@@ -145,7 +145,7 @@ impl ProcessMonitor {
                 if is_child
                     || is_due && variable(stat.pid, "VRAMTRACE_RUN").as_ref() == Some(&self.marker)
                 {
-                    *known = Known { is_member: true, ..fresh };
+                    *known = WatchedProcess { is_member: true, ..fresh };
                 } else if is_due {
                     known.looked(now, !is_transient_child(stat));
                 }

@@ -23,7 +23,7 @@ use crate::error::Failure;
 /// Where the traces of one run go.
 #[derive(Clone, Debug)]
 pub struct Output {
-    place: Place,
+    destination: Destination,
     /// Traces that existed before the run.
     earlier: HashSet<PathBuf>,
     /// When the run began, since 1970: pids are reused.
@@ -31,7 +31,7 @@ pub struct Output {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Destination {
     /// Nothing is recorded; a cap still holds.
     Off,
     /// A new directory for this run.
@@ -44,12 +44,13 @@ impl Output {
     /// `given` as on the command line; without one, a new directory `vramtrace-<date>-<time>` in
     /// the working directory.
     pub fn new(given: Option<&OsStr>) -> Result<Output, Failure> {
-        let place = match given {
-            None => Place::Own(std::path::absolute(dated_name())?),
-            Some(given) => place(given)?,
+        let destination = match given {
+            None => Destination::Own(std::path::absolute(dated_name())?),
+            Some(given) => destination(given)?,
         };
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut output = Output { place, earlier: HashSet::new(), begun_ns: begun.as_nanos() };
+        let mut output =
+            Output { destination, earlier: HashSet::new(), begun_ns: begun.as_nanos() };
         output.earlier = output.all_traces().into_iter().collect();
         Ok(output)
     }
@@ -57,9 +58,9 @@ impl Output {
     /// Makes the directory. Call it before [`Output::variable`]: of two runs in one second the second takes `-2`.
     /// If the working directory is not writable, the directory is made in the temporary directory, with a message.
     pub fn create(&mut self) -> Result<(), Failure> {
-        match &mut self.place {
-            Place::Off => Ok(()),
-            Place::Own(directory) => {
+        match &mut self.destination {
+            Destination::Off => Ok(()),
+            Destination::Own(directory) => {
                 let mut made = make_numbered(directory);
                 if let Err(error) = &made
                     && matches!(
@@ -78,7 +79,7 @@ impl Output {
                 }
                 made.map_err(|error| cannot(directory, &error))
             }
-            Place::Pattern { .. } => match self.fixed_directory() {
+            Destination::Pattern { .. } => match self.fixed_directory() {
                 Some(directory) => Directory::made(&directory)
                     .map(drop)
                     .map_err(|error| cannot(&directory, &error)),
@@ -89,34 +90,34 @@ impl Output {
 
     /// The value of VRAMTRACE_OUT.
     pub fn variable(&self) -> OsString {
-        match &self.place {
-            Place::Off => outspec::OFF.into(),
-            Place::Own(directory) => {
+        match &self.destination {
+            Destination::Off => outspec::OFF.into(),
+            Destination::Own(directory) => {
                 OsString::from_vec(inside(&escaped(directory.as_os_str().as_bytes())))
             }
-            Place::Pattern { pattern, file: true } => OsString::from_vec(pattern.clone()),
-            Place::Pattern { pattern, file: false } => OsString::from_vec(inside(pattern)),
+            Destination::Pattern { pattern, file: true } => OsString::from_vec(pattern.clone()),
+            Destination::Pattern { pattern, file: false } => OsString::from_vec(inside(pattern)),
         }
     }
 
     /// The value of VRAMTRACE_RUN: the same in all processes of the run, and different in other runs.
     pub fn run_marker(&self) -> OsString {
-        match &self.place {
-            Place::Own(directory) => directory.into(),
+        match &self.destination {
+            Destination::Own(directory) => directory.into(),
             _ => format!("#{}.{}", std::process::id(), self.begun_ns).into(),
         }
     }
 
     pub fn is_off(&self) -> bool {
-        self.place == Place::Off
+        self.destination == Destination::Off
     }
 
     /// What to give to `vramtrace report`: the run's directory, or its only file.
     pub fn shown(&self) -> Option<PathBuf> {
-        match &self.place {
-            Place::Off => None,
-            Place::Own(directory) => Some(directory.clone()),
-            Place::Pattern { .. } => match self.traces().as_slice() {
+        match &self.destination {
+            Destination::Off => None,
+            Destination::Own(directory) => Some(directory.clone()),
+            Destination::Pattern { .. } => match self.traces().as_slice() {
                 [only] => Some(only.clone()),
                 _ => self.fixed_directory(),
             },
@@ -128,7 +129,8 @@ impl Output {
     pub fn traces(&self) -> Vec<PathBuf> {
         let run = run_id(self.run_marker().as_bytes());
         let is_own = |trace: &PathBuf| {
-            matches!(self.place, Place::Own(_)) || run_of(trace).is_none_or(|of| of == Some(run))
+            matches!(self.destination, Destination::Own(_))
+                || run_of(trace).is_none_or(|of| of == Some(run))
         };
         let mut traces = self.all_traces();
         traces.retain(|trace| !self.earlier.contains(trace) && is_own(trace));
@@ -137,7 +139,7 @@ impl Output {
 
     /// Removes the run's new directory if it is empty.
     pub fn remove_if_empty(&self) {
-        if let Place::Own(directory) = &self.place {
+        if let Destination::Own(directory) = &self.destination {
             // Fails if the directory holds a trace, which is intended.
             let _ = fs::remove_dir(directory);
         }
@@ -145,8 +147,8 @@ impl Output {
 
     fn all_traces(&self) -> Vec<PathBuf> {
         let Some(directory) = self.fixed_directory() else { return Vec::new() };
-        let depth = match &self.place {
-            Place::Pattern { pattern, .. } if pattern.contains(&b'%') => 4,
+        let depth = match &self.destination {
+            Destination::Pattern { pattern, .. } if pattern.contains(&b'%') => 4,
             _ => 0,
         };
         let mut found = Vec::new();
@@ -157,10 +159,10 @@ impl Output {
 
     /// The directory up to the first part with a %-code.
     fn fixed_directory(&self) -> Option<PathBuf> {
-        match &self.place {
-            Place::Off => None,
-            Place::Own(directory) => Some(directory.clone()),
-            Place::Pattern { pattern, file } => {
+        match &self.destination {
+            Destination::Off => None,
+            Destination::Own(directory) => Some(directory.clone()),
+            Destination::Pattern { pattern, file } => {
                 let path = Path::new(OsStr::from_bytes(pattern));
                 let directory = if *file { path.parent()? } else { path };
                 let is_fixed = |part: &Component| {
@@ -182,10 +184,10 @@ fn run_of(trace: &Path) -> Option<Option<u64>> {
 }
 
 /// As the recorder reads `VRAMTRACE_OUT`; but what cannot be recorded into is refused here.
-fn place(given: &OsStr) -> Result<Place, Failure> {
+fn destination(given: &OsStr) -> Result<Destination, Failure> {
     let shown = given.display();
     match outspec::parse(given.as_bytes()) {
-        Ok(Out::Off) => return Ok(Place::Off),
+        Ok(Out::Off) => return Ok(Destination::Off),
         Ok(Out::Default) => {
             return Err(Failure::new(
                 "--out is empty; give a directory, a file (.vtrace) or `off`",
@@ -206,7 +208,7 @@ fn place(given: &OsStr) -> Result<Place, Failure> {
     if !has_codes(&pattern) {
         let plain = PathBuf::from(OsString::from_vec(unescaped(&pattern)));
         if is_null_device(&plain) {
-            return Ok(Place::Off);
+            return Ok(Destination::Off);
         }
         match fs::symlink_metadata(&plain) {
             Ok(_) if file && plain.is_dir() => {
@@ -227,7 +229,7 @@ fn place(given: &OsStr) -> Result<Place, Failure> {
             Err(error) => return Err(cannot(&plain, &error)),
         }
     }
-    Ok(Place::Pattern { pattern, file })
+    Ok(Destination::Pattern { pattern, file })
 }
 
 /// A code other than `%%`. The pattern was checked.
@@ -314,33 +316,33 @@ mod tests {
 
     #[test]
     fn a_directory_a_file_a_pattern_or_nothing() {
-        let place = tempfile::tempdir().unwrap();
-        let directory = output(&place.path().join("50%%"));
-        let shown = place.path().display();
+        let destination = tempfile::tempdir().unwrap();
+        let directory = output(&destination.path().join("50%%"));
+        let shown = destination.path().display();
         assert_eq!(directory.variable(), *format!("{shown}/50%%/{DEFAULT_NAME}"));
-        assert_eq!(directory.shown(), Some(place.path().join("50%")));
-        let file = output(&place.path().join("one.vtrace"));
+        assert_eq!(directory.shown(), Some(destination.path().join("50%")));
+        let file = output(&destination.path().join("one.vtrace"));
         assert_eq!(file.variable(), *format!("{shown}/one.vtrace"));
-        let pattern = output(&place.path().join("%h/rank%r.vtrace"));
+        let pattern = output(&destination.path().join("%h/rank%r.vtrace"));
         assert_eq!(pattern.variable(), *format!("{shown}/%h/rank%r.vtrace"));
-        assert_eq!(pattern.shown(), Some(place.path().into()));
+        assert_eq!(pattern.shown(), Some(destination.path().into()));
         let off = output(Path::new("off"));
         assert!(off.is_off() && off.variable() == "off");
         assert!(output(Path::new("/dev/null")).is_off());
-        let slash = output(&place.path().join("one.vtrace/"));
+        let slash = output(&destination.path().join("one.vtrace/"));
         assert_eq!(slash.variable(), *format!("{shown}/one.vtrace/{DEFAULT_NAME}"));
     }
 
     #[test]
     fn a_taken_name_is_numbered_and_what_is_no_place_is_refused() {
-        let place = tempfile::tempdir().unwrap();
-        let file = place.path().join("taken.vtrace");
+        let destination = tempfile::tempdir().unwrap();
+        let file = destination.path().join("taken.vtrace");
         fs::write(&file, "").unwrap();
         let again = output(&file);
-        fs::write(place.path().join("taken.2.vtrace"), "").unwrap();
-        assert_eq!(again.traces(), [place.path().join("taken.2.vtrace")]);
-        assert_eq!(again.shown(), Some(place.path().join("taken.2.vtrace")));
-        let directory = place.path().join("directory.vtrace");
+        fs::write(destination.path().join("taken.2.vtrace"), "").unwrap();
+        assert_eq!(again.traces(), [destination.path().join("taken.2.vtrace")]);
+        assert_eq!(again.shown(), Some(destination.path().join("taken.2.vtrace")));
+        let directory = destination.path().join("directory.vtrace");
         fs::create_dir(&directory).unwrap();
         let refused = Output::new(Some(directory.as_os_str())).unwrap_err();
         assert!(
@@ -348,7 +350,7 @@ mod tests {
             "{}",
             refused.message
         );
-        let other = place.path().join("taken.txt");
+        let other = destination.path().join("taken.txt");
         fs::write(&other, "").unwrap();
         assert!(Output::new(Some(other.as_os_str())).unwrap_err().message.contains("no directory"));
         for bad in ["a%x.vtrace", "a%", ""] {
@@ -358,26 +360,30 @@ mod tests {
 
     #[test]
     fn only_new_traces_are_this_runs() {
-        let place = tempfile::tempdir().unwrap();
-        fs::write(place.path().join("old.vtrace"), "").unwrap();
-        let directory = output(place.path());
+        let destination = tempfile::tempdir().unwrap();
+        fs::write(destination.path().join("old.vtrace"), "").unwrap();
+        let directory = output(destination.path());
         for name in ["new.vtrace", "new.2.vtrace", "new.txt"] {
-            fs::write(place.path().join(name), "").unwrap();
+            fs::write(destination.path().join(name), "").unwrap();
         }
-        let names = ["new.2.vtrace", "new.vtrace"].map(|name| place.path().join(name));
+        let names = ["new.2.vtrace", "new.vtrace"].map(|name| destination.path().join(name));
         assert_eq!(directory.traces(), names);
     }
 
     #[test]
     fn two_runs_in_one_second_get_two_directories() {
-        let place = tempfile::tempdir().unwrap();
-        let own =
-            || Output { place: Place::Own(place.path().join("run")), ..output(Path::new("off")) };
+        let destination = tempfile::tempdir().unwrap();
+        let own = || Output {
+            destination: Destination::Own(destination.path().join("run")),
+            ..output(Path::new("off"))
+        };
         let (mut one, mut two) = (own(), own());
         one.create().unwrap();
         two.create().unwrap();
-        assert_eq!(two.shown(), Some(place.path().join("run-2")));
+        assert_eq!(two.shown(), Some(destination.path().join("run-2")));
         two.remove_if_empty();
-        assert!(!place.path().join("run-2").exists() && place.path().join("run").exists());
+        assert!(
+            !destination.path().join("run-2").exists() && destination.path().join("run").exists()
+        );
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use vramtrace_format::oom::{Cause, Figures, OtherLimit};
+use vramtrace_format::oom::{Figures, OomCause, OtherLimit};
 use vramtrace_format::{DeviceId, Header, PostMortem, Stamped};
 use vramtrace_reader::analysis::leaks::{
     GrowthObserver, Leak, Leaks, Suppressions, Verdict, Watched,
@@ -48,7 +48,7 @@ pub struct TraceFigures {
     /// Of a confidence that counts as a leak.
     pub leaks: Vec<(DeviceId, Verdict)>,
     /// As the recorder found them.
-    pub ooms: Vec<(DeviceId, Cause)>,
+    pub ooms: Vec<(DeviceId, OomCause)>,
     /// Longest time for which growth and leaks have one value, by samples of the recorder. `None`: all events are known.
     pub coarsest_ns: Option<u64>,
 }
@@ -74,12 +74,12 @@ struct Observers {
 #[derive(Default)]
 struct PostMortems(Vec<PostMortem>);
 
-/// Failures of one process that are kept. Each is a series of refused requests.
-const MOST_FAILURES: usize = 1000;
+/// Maximum number of kept failures of one process. Each is a series of refused requests.
+const MAX_FAILURES: usize = 1000;
 
 impl Observer for PostMortems {
     fn on_post_mortem(&mut self, _: &Stamped, post_mortem: &PostMortem) {
-        if self.0.len() < MOST_FAILURES {
+        if self.0.len() < MAX_FAILURES {
             self.0.push(*post_mortem);
         }
     }
@@ -171,7 +171,7 @@ impl Followed {
         }
     }
 
-    fn ooms(&self, definitions: &Definitions) -> Vec<(DeviceId, Cause)> {
+    fn ooms(&self, definitions: &Definitions) -> Vec<(DeviceId, OomCause)> {
         let other = OtherLimit::of(|name| definitions.setting(name));
         let oom = |found: &PostMortem| {
             let free = found.cache.map_or(0, |cache| cache.free());

@@ -107,10 +107,10 @@ fn in_directory(
     found: &mut Vec<LiveProcess>,
     problems: &mut Vec<PageProblem>,
 ) -> Result<(), PageProblem> {
-    /// Pages of another user that are read. More are a mistake or an attack.
-    const MOST_PAGES: usize = 4096;
+    /// Maximum number of pages of another user that are read. More are a mistake or an attack.
+    const MAX_PAGES: usize = 4096;
     let here = Namespaces::to_look_from();
-    let most = if directory.owner() == user() { usize::MAX } else { MOST_PAGES };
+    let most = if directory.owner() == user() { usize::MAX } else { MAX_PAGES };
     for (file, name) in directory.pages()?.take(most) {
         match read(directory, &file, &name, here) {
             Ok(process) => found.extend(process),

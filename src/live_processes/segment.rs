@@ -9,8 +9,8 @@ use vramtrace_format::live::LIVE_BYTES;
 use vramtrace_format::member::Member;
 use vramtrace_format::proc::Life;
 
-/// Most bytes of a segment that are read: those of the longest page, and a word that shows that it is longer.
-const MOST_BYTES: usize = 8 + if GROUP_BYTES > LIVE_BYTES { GROUP_BYTES } else { LIVE_BYTES };
+/// Maximum number of bytes of a segment that are read: those of the longest page, and a word that shows that it is longer.
+const MAX_BYTES: usize = 8 + if GROUP_BYTES > LIVE_BYTES { GROUP_BYTES } else { LIVE_BYTES };
 
 /// Attributes of a segment from shmctl(IPC_STAT).
 pub struct Facts {
@@ -88,7 +88,7 @@ impl Segment {
         }
         let mut segment = Segment { at: at.cast(), words: 0 };
         // Checked after attaching: from here on the id cannot be reused for another segment.
-        segment.words = facts(id, owner)?.bytes.min(MOST_BYTES) / 8;
+        segment.words = facts(id, owner)?.bytes.min(MAX_BYTES) / 8;
         Some(segment)
     }
 

@@ -21,17 +21,17 @@ const SHARE: f64 = 0.05;
 /// Between two readings of one trace, and between two looks for processes.
 const EVERY: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(1);
-/// Most threads that read traces.
-const READERS: u32 = 64;
-/// What is held in memory for the followed traces of a thread, as [`Followed::entries`].
-const MOST_ENTRIES: usize = 400_000;
+/// Maximum number of threads that read traces.
+const MAX_READERS: u32 = 64;
+/// Maximum number of entries in memory for the followed traces of a thread, as [`Followed::entries`].
+const MAX_ENTRIES: usize = 400_000;
 /// CPU time after which a thread goes on with the next trace, and the same for the last reading and in a hurry, seconds.
 const SLICE_S: f64 = 0.5;
 const LAST_S: f64 = 20.0;
 
 /// What is known of a process besides its page.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct ProcessDetails {
     /// In the pid namespace of this process. `None`: not found.
     pub pid: Option<u32>,
     /// The path of its cgroup as it is seen from here.
@@ -44,7 +44,7 @@ pub struct Known {
 
 #[derive(Default)]
 struct Shared {
-    known: HashMap<ProcessKey, Known>,
+    known: HashMap<ProcessKey, ProcessDetails>,
     cpu_s: f64,
     /// Out-of-memory failures of this node, also of processes that have ended.
     failures: BTreeMap<&'static str, u64>,
@@ -65,7 +65,7 @@ impl Passes {
             let mut begun = BTreeSet::new();
             loop {
                 for user in process::users(&places) {
-                    let number = user % READERS;
+                    let number = user % MAX_READERS;
                     if begun.insert(number) {
                         shared.lock().readers = begun.len();
                         let (places, passes) = (places.clone(), shared.clone());
@@ -85,7 +85,7 @@ impl Passes {
         self.lock().failures.clone()
     }
 
-    pub fn known(&self, key: ProcessKey) -> Known {
+    pub fn known(&self, key: ProcessKey) -> ProcessDetails {
         self.lock().known.get(&key).cloned().unwrap_or_default()
     }
 
@@ -115,7 +115,7 @@ struct Reader {
     hurry: bool,
     places: Places,
     passes: Passes,
-    followed: HashMap<ProcessKey, Trace>,
+    followed: HashMap<ProcessKey, FollowedTrace>,
 }
 
 impl Reader {
@@ -133,7 +133,7 @@ impl Reader {
 
     fn pass(&mut self) {
         let mut began_s = cpu_s();
-        let is_its = |user| user % READERS == self.number;
+        let is_its = |user| user % MAX_READERS == self.number;
         let (processes, _) = process::of_users(&self.places, is_its);
         let living: HashSet<ProcessKey> = processes.iter().map(|process| process.key).collect();
         for (key, mut trace) in self.followed.extract_if(|key, _| !living.contains(key)) {
@@ -144,11 +144,12 @@ impl Reader {
         self.rest(&mut began_s);
         for process in processes {
             let entries: usize = self.followed.values().map(|one| one.followed.entries()).sum();
-            let trace = self.followed.entry(process.key).or_insert_with(|| Trace::of(&process));
+            let trace =
+                self.followed.entry(process.key).or_insert_with(|| FollowedTrace::of(&process));
             if trace.read.is_some_and(|read| read.elapsed() < EVERY) {
                 continue;
             }
-            if entries > MOST_ENTRIES {
+            if entries > MAX_ENTRIES {
                 // Its history would not fit; it is tried again when others have ended.
                 trace.followed = Followed::with_roles();
                 (trace.read, trace.known.is_read) = (Some(Instant::now()), true);
@@ -177,24 +178,28 @@ impl Reader {
 }
 
 /// A process whose trace is followed.
-struct Trace {
+struct FollowedTrace {
     /// As the process sees it. The page may name any file.
     path: PathBuf,
     /// `None`: not yet, or not to its end.
     read: Option<Instant>,
-    known: Known,
+    known: ProcessDetails,
     followed: Followed,
     /// Out-of-memory failures that were counted.
     failures: usize,
 }
 
-impl Trace {
-    fn of(process: &LiveProcess) -> Trace {
+impl FollowedTrace {
+    fn of(process: &LiveProcess) -> FollowedTrace {
         let pid = process.pid_here().or_else(|| process::find_pid(process.key));
-        Trace {
+        FollowedTrace {
             path: PathBuf::new(),
             read: None,
-            known: Known { pid, cgroup: pid.and_then(cgroup_of), ..Known::default() },
+            known: ProcessDetails {
+                pid,
+                cgroup: pid.and_then(cgroup_of),
+                ..ProcessDetails::default()
+            },
             followed: Followed::with_roles(),
             failures: 0,
         }

@@ -15,9 +15,9 @@ use crate::live_processes::process::ProcessKey;
 
 /// Bytes of a label's value. Values come from pages and /proc, and may be anything: they are cut and cleaned.
 const LABEL_BYTES: usize = 64;
-/// Series of a group of processes with the same labels, and of the node.
-const MOST_OF_GROUP: usize = 40;
-pub const MOST_OF_NODE: usize = 2000;
+/// Maximum number of series of a group of processes with the same labels, and of the node.
+const MAX_SERIES_OF_GROUP: usize = 40;
+pub const MAX_SERIES_OF_NODE: usize = 2000;
 
 /// What stands for several values of a label.
 pub const OTHER: &str = "other";
@@ -28,15 +28,15 @@ const LABELS: [&str; 5] = ["job", "rank", "pod", "container", "executable"];
 
 /// The values of [`LABELS`]. Processes with the same values are one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Group([String; LABELS.len()]);
+pub struct Labels([String; LABELS.len()]);
 
-impl Group {
+impl Labels {
     /// `outer`: the path of the cgroup as it is seen from here, which has the container where the process sees `/`.
-    pub fn of(owner: &LiveOwner, outer: Option<&str>) -> Group {
+    pub fn of(owner: &LiveOwner, outer: Option<&str>) -> Labels {
         let paths = || outer.into_iter().chain([owner.cgroup.as_str()]);
         let slurm = || paths().find_map(slurm_job).map(String::from);
         let job = Some(owner.job.clone()).filter(|job| !job.is_empty()).or_else(slurm);
-        Group([
+        Labels([
             label(&job.unwrap_or_default()),
             owner.rank.map(|rank| rank.to_string()).unwrap_or_default(),
             label(&paths().find_map(pod).unwrap_or_default()),
@@ -108,7 +108,7 @@ impl Series {
         self.0.len()
     }
 
-    /// With at most [`MOST_OF_GROUP`] series: first only used memory names devices, then libraries and roles have no
+    /// With at most [`MAX_SERIES_OF_GROUP`] series: first only used memory names devices, then libraries and roles have no
     /// names, then nothing names devices.
     fn bounded(self) -> Series {
         let steps: [fn(&mut Name); 3] = [
@@ -123,7 +123,7 @@ impl Series {
             Name::over_devices,
         ];
         steps.into_iter().fold(self, |series, fold| {
-            if series.len() <= MOST_OF_GROUP {
+            if series.len() <= MAX_SERIES_OF_GROUP {
                 return series;
             }
             let mut folded = Series::default();
@@ -138,16 +138,16 @@ impl Series {
 
 /// All groups with at most so many series together: those that use least are one group. Returns how many processes are
 /// in it.
-pub fn bounded(groups: BTreeMap<Group, Series>, most: usize) -> (BTreeMap<Group, Series>, f64) {
+pub fn bounded(groups: BTreeMap<Labels, Series>, most: usize) -> (BTreeMap<Labels, Series>, f64) {
     let mut groups: Vec<_> =
         groups.into_iter().map(|(of, series)| (of, series.bounded())).collect();
     if groups.iter().map(|(_, series)| series.len()).sum::<usize>() <= most {
         return (groups.into_iter().collect(), 0.0);
     }
-    let used = |(_, series): &(Group, Series)| series.total(Family::Used);
+    let used = |(_, series): &(Labels, Series)| series.total(Family::Used);
     // Those of the same use stay in the order of their labels.
     groups.sort_by(|a, b| used(b).total_cmp(&used(a)));
-    let room = most.saturating_sub(MOST_OF_GROUP);
+    let room = most.saturating_sub(MAX_SERIES_OF_GROUP);
     let (mut kept, mut rest, mut count) = (BTreeMap::new(), Series::default(), 0);
     for (group, series) in groups {
         count += series.len();
@@ -160,7 +160,7 @@ pub fn bounded(groups: BTreeMap<Group, Series>, most: usize) -> (BTreeMap<Group,
     let folded = rest.total(Family::Processes);
     // A process may have these labels.
     let other: &mut Series =
-        kept.entry(Group([OTHER; LABELS.len()].map(String::from))).or_default();
+        kept.entry(Labels([OTHER; LABELS.len()].map(String::from))).or_default();
     other.merge(rest.0);
     *other = std::mem::take(other).bounded();
     (kept, folded)
@@ -170,19 +170,19 @@ pub fn bounded(groups: BTreeMap<Group, Series>, most: usize) -> (BTreeMap<Group,
 #[derive(Default)]
 pub struct Counters {
     /// The counters of each process at the last look.
-    last: HashMap<ProcessKey, (Group, Vec<(Name, f64)>)>,
+    last: HashMap<ProcessKey, (Labels, Vec<(Name, f64)>)>,
     /// Of processes that have ended, by group.
-    ended: BTreeMap<Group, Series>,
+    ended: BTreeMap<Labels, Series>,
 }
 
 impl Counters {
     /// The series of all groups, with what their ended processes had counted.
     pub fn grouped(
         &mut self,
-        processes: Vec<(ProcessKey, Group, Series)>,
-    ) -> BTreeMap<Group, Series> {
+        processes: Vec<(ProcessKey, Labels, Series)>,
+    ) -> BTreeMap<Labels, Series> {
         let mut now = HashMap::new();
-        let mut groups: BTreeMap<Group, Series> = BTreeMap::new();
+        let mut groups: BTreeMap<Labels, Series> = BTreeMap::new();
         for (key, group, series) in processes {
             let all = series.0.iter().map(|(name, value)| (name.clone(), *value));
             let counters = all.filter(|(name, _)| name.family.about().is_counter()).collect();
@@ -204,7 +204,7 @@ impl Counters {
 }
 
 /// The text of a scrape: the text format of Prometheus, version 0.0.4.
-pub fn encode(groups: &BTreeMap<Group, Series>, node: &Series) -> String {
+pub fn encode(groups: &BTreeMap<Labels, Series>, node: &Series) -> String {
     let mut families: BTreeMap<Family, String> = BTreeMap::new();
     let of_groups = groups.iter().map(|(group, series)| (Some(group), series));
     for (group, series) in of_groups.chain([(None, node)]) {
@@ -253,15 +253,15 @@ mod tests {
             ..LiveOwner::default()
         };
         let outer = format!("/kubepods/burstable/pod{pod}/{id}");
-        let Group([_, rank, of_pod, container, executable]) = Group::of(&owner, Some(&outer));
+        let Labels([_, rank, of_pod, container, executable]) = Labels::of(&owner, Some(&outer));
         assert_eq!((&*of_pod, &*container, &*rank), (pod, "8f8f8f8f8f8f", "3"));
         assert!(executable.len() <= LABEL_BYTES && !executable.contains(['\u{1b}', '\n']));
         let inside = LiveOwner { cgroup: outer, ..LiveOwner::default() };
-        assert_eq!(Group::of(&inside, None).0[2], pod);
+        assert_eq!(Labels::of(&inside, None).0[2], pod);
         let job = |job: &str| {
             let cgroup = "/slurmstepd.scope/job_12/step_0".into();
             let owner = LiveOwner { job: job.into(), cgroup, ..LiveOwner::default() };
-            let Group([job, ..]) = Group::of(&owner, None);
+            let Labels([job, ..]) = Labels::of(&owner, None);
             job
         };
         assert_eq!((job(""), job("7")), ("12".into(), "7".into()));
@@ -275,12 +275,12 @@ mod tests {
             let mut series = Series::default();
             series.put(Family::Refusals, "GPU-1", "cap", refusals);
             series.put(Family::Used, "GPU-1", "", 100.0);
-            (key, Group::default(), series)
+            (key, Labels::default(), series)
         };
         let mut look = |processes| {
             let groups = counters.grouped(processes);
             groups
-                .get(&Group::default())
+                .get(&Labels::default())
                 .map(|all| (all.total(Family::Refusals), all.total(Family::Used)))
         };
         assert_eq!(look(vec![process(1, 5.0), process(2, 3.0)]), Some((8.0, 200.0)));
@@ -299,7 +299,7 @@ mod tests {
         series.put(Family::Refusals, "GPU-1", "cap", 3.0);
         let mut node = Series::default();
         node.put(Family::PageProblems, "", "", 0.0);
-        let text = encode(&BTreeMap::from([(Group::of(&owner, None), series)]), &node);
+        let text = encode(&BTreeMap::from([(Labels::of(&owner, None), series)]), &node);
         let labels = r#"job="",rank="",pod="",container="",executable="a \"b\"\\",device="GPU-1""#;
         for line in [
             &format!("vramtrace_memory_used_bytes{{{labels}}} 1024.0\n"),
@@ -344,7 +344,7 @@ mod tests {
             let series = process(devices, labels, 1.0);
             let bounded = series.clone().bounded();
             let count = bounded.len();
-            assert!(count <= MOST_OF_GROUP, "{devices} devices, {labels} labels: {count}");
+            assert!(count <= MAX_SERIES_OF_GROUP, "{devices} devices, {labels} labels: {count}");
             for family in
                 [Family::Used, Family::Cap, Family::Library, Family::Role, Family::Refusals]
             {
@@ -362,21 +362,25 @@ mod tests {
     #[test]
     fn a_node_has_at_most_2000_series_and_the_largest_processes_keep_theirs() {
         let group =
-            |n: usize| Group::of(&LiveOwner { job: n.to_string(), ..LiveOwner::default() }, None);
-        let all: BTreeMap<Group, Series> =
+            |n: usize| Labels::of(&LiveOwner { job: n.to_string(), ..LiveOwner::default() }, None);
+        let all: BTreeMap<Labels, Series> =
             (0..300).map(|n| (group(n), process(1, 2, n as f64))).collect();
-        let used = |groups: &BTreeMap<Group, Series>| -> f64 {
+        let used = |groups: &BTreeMap<Labels, Series>| -> f64 {
             groups.values().map(|series| series.total(Family::Used)).sum()
         };
-        let (some, folded) = bounded(all.clone(), MOST_OF_NODE);
+        let (some, folded) = bounded(all.clone(), MAX_SERIES_OF_NODE);
         let count: usize = some.values().map(Series::len).sum();
-        assert!(count <= MOST_OF_NODE && count > MOST_OF_NODE - 3 * MOST_OF_GROUP, "{count}");
+        assert!(
+            count <= MAX_SERIES_OF_NODE && count > MAX_SERIES_OF_NODE - 3 * MAX_SERIES_OF_GROUP,
+            "{count}"
+        );
         assert_eq!(used(&some), used(&all));
         assert!(some.contains_key(&group(299)) && !some.contains_key(&group(0)));
         assert_eq!(folded as usize, 300 - (some.len() - 1));
-        let other = Group([OTHER; LABELS.len()].map(String::from));
+        let other = Labels([OTHER; LABELS.len()].map(String::from));
         assert_eq!(some[&other].total(Family::Processes), folded);
-        let few: BTreeMap<Group, Series> = (0..3).map(|n| (group(n), process(1, 1, 1.0))).collect();
-        assert_eq!(bounded(few.clone(), MOST_OF_NODE), (few, 0.0));
+        let few: BTreeMap<Labels, Series> =
+            (0..3).map(|n| (group(n), process(1, 1, 1.0))).collect();
+        assert_eq!(bounded(few.clone(), MAX_SERIES_OF_NODE), (few, 0.0));
     }
 }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::Sources;
 
-/// Connections that are served at once. Further ones are told to come again.
-const MOST_CONNECTIONS: usize = 8;
-/// Bytes of a request's head.
-const MOST_BYTES: usize = 8 << 10;
-const MOST_HEADERS: usize = 64;
+/// Maximum number of connections that are served at once. Further ones are told to come again.
+const MAX_CONNECTIONS: usize = 8;
+/// Maximum size of a request's head in bytes, and number of headers.
+const MAX_REQUEST_BYTES: usize = 8 << 10;
+const MAX_HEADERS: usize = 64;
 /// From the connection to the last byte of the answer.
 const TIME: Duration = Duration::from_secs(10);
 
@@ -29,7 +29,7 @@ pub fn serve(listener: &TcpListener, sources: Sources) -> ! {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
-        let is_full = Arc::strong_count(&places) > MOST_CONNECTIONS;
+        let is_full = Arc::strong_count(&places) > MAX_CONNECTIONS;
         let (sources, place) = (sources.clone(), places.clone());
         let work = move || {
             let _place = place;
@@ -82,10 +82,10 @@ fn left(until: Instant) -> io::Result<Duration> {
 
 /// Whether the metrics are asked for. `None`: the head is not complete yet.
 fn parse(bytes: &[u8]) -> Option<Result<(), Answer<'static>>> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     Some(match request.parse(bytes) {
-        Ok(httparse::Status::Partial) if bytes.len() < MOST_BYTES => return None,
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_REQUEST_BYTES => return None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => Err(TOO_LONG),
         Err(_) => Err(NO_HTTP),
         Ok(_) if request.method != Some("GET") => Err(NOT_GET),
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(status(b"GET / HTTP/1.1\r\n\r\n"), 404);
         assert_eq!(status(b"GET /metrics/../etc HTTP/1.1\r\n\r\n"), 404);
         assert_eq!(status(b"\x16\x03\x01\x02\x00"), 400, "TLS");
-        assert_eq!(status(format!("{get}{}", "x".repeat(MOST_BYTES)).as_bytes()), 431);
+        assert_eq!(status(format!("{get}{}", "x".repeat(MAX_REQUEST_BYTES)).as_bytes()), 431);
         let many: String = (0..100).map(|n| format!("h{n}: 1\r\n")).collect();
         assert_eq!(status(format!("{get}{many}\r\n").as_bytes()), 431);
         // Each beginning waits for the rest.

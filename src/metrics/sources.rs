@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use vramtrace_format::escape::Escape;
 use vramtrace_format::live::LiveState;
-use vramtrace_format::oom::Cause;
+use vramtrace_format::oom::OomCause;
 use vramtrace_format::{DeviceId, LiveDevice, LiveOwner, uuid};
 use vramtrace_reader::analysis::roles::Role;
 
 use super::cards::{self, Answer};
 use super::families::Family;
-use super::passes::{Known, Passes};
-use super::series::{self, Counters, Group, MOST_OF_NODE, OTHER, Series};
+use super::passes::{Passes, ProcessDetails};
+use super::series::{self, Counters, Labels, MAX_SERIES_OF_NODE, OTHER, Series};
 use crate::live_processes::background::Background;
 use crate::live_processes::owner;
 use crate::live_processes::places::Places;
@@ -63,7 +63,7 @@ impl Sources {
             of_page(process, &mut series);
             of_trace(process, &known, &mut series);
             of_nvml(process, pid, answer.as_ref(), &mut series);
-            all.push((process.key, Group::of(&process.owner, known.cgroup.as_deref()), series));
+            all.push((process.key, Labels::of(&process.owner, known.cgroup.as_deref()), series));
         }
         let mut node = Series::default();
         if let Some(answer) = &answer {
@@ -74,11 +74,11 @@ impl Sources {
         node.put(Family::PassCpu, "", "", self.passes.cpu_s());
         let failures = self.passes.failures();
         // From the beginning on, so that the first failure is an increase.
-        for cause in Cause::ALL {
+        for cause in OomCause::ALL {
             let failures = failures.get(cause.name()).copied().unwrap_or(0);
             node.put(Family::NodeOutOfMemory, "", cause.name(), failures as f64);
         }
-        let room = MOST_OF_NODE.saturating_sub(node.len() + 1);
+        let room = MAX_SERIES_OF_NODE.saturating_sub(node.len() + 1);
         let (groups, folded) = series::bounded(counters.grouped(all), room);
         node.put(Family::Folded, "", "", folded);
         series::encode(&groups, &node)
@@ -146,7 +146,7 @@ fn by_library(process: &LiveProcess, device: &LiveDevice, name: &str, series: &m
     }
 }
 
-fn of_trace(process: &LiveProcess, known: &Known, series: &mut Series) {
+fn of_trace(process: &LiveProcess, known: &ProcessDetails, series: &mut Series) {
     let Some((read, figures)) = &known.trace else { return };
     series.put(Family::TraceAge, "", "", read.elapsed().as_secs_f64());
     let mut put = |family, of: DeviceId, label, value| {
@@ -192,7 +192,7 @@ fn of_nvml(process: &LiveProcess, pid: Option<u32>, answer: Option<&Answer>, ser
 fn capped_and_not_recorded(
     answer: &Answer,
     recorded: &BTreeSet<u32>,
-) -> Vec<(ProcessKey, Group, Series)> {
+) -> Vec<(ProcessKey, Labels, Series)> {
     let mut all = Vec::new();
     // Elsewhere NVML's pids are those of others.
     if !owner::is_in_first_namespace() {
@@ -210,7 +210,7 @@ fn capped_and_not_recorded(
             let device = uuid::text(&card.uuid, false);
             series.put(Family::CapNotInForce, &device, "not_recorded", 1.0);
             let key = ProcessKey { user: u32::MAX, pid: *pid, start_ticks: 0, pid_namespace: 0 };
-            all.push((key, Group::of(&owner, None), series));
+            all.push((key, Labels::of(&owner, None), series));
         }
     }
     all

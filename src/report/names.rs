@@ -7,7 +7,7 @@ use vramtrace_format::Header;
 use crate::trace::process_name;
 use crate::units::count;
 
-/// The most names or ranges that are listed. A longer list is replaced by its count.
+/// Maximum number of names or ranges that are listed. A longer list is replaced by its count.
 const LISTED: usize = 6;
 
 /// `rank 3`, `ranks 0-3, 7`, `pids 12, 14`, `40 processes`. Ranks are sorted; other names are in

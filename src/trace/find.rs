@@ -20,10 +20,10 @@ use crate::units::count;
 /// The extension of a trace's file name.
 pub use vramtrace_format::outspec::EXTENSION;
 
-/// How many traces are opened at most. Each takes one or two mappings, and a process may have 65,530 of them.
-const MOST_TRACES: usize = 30_000;
-/// How many files of runs are looked at to find the newest run.
-const MOST_LOOKS: usize = 100_000;
+/// Maximum number of traces that are opened. Each takes one or two mappings, and a process may have 65,530 of them.
+const MAX_TRACES: usize = 30_000;
+/// Maximum number of files that are examined to find the newest run.
+const MAX_EXAMINED_FILES: usize = 100_000;
 /// How many files with the same problem are named.
 const NAMED: usize = 10;
 
@@ -150,7 +150,7 @@ fn open(path: &Path) -> Result<Trace, TraceError> {
 
 /// Loads the newest run in a directory; the empty path is the working directory.
 fn load_directory(path: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceError> {
-    let room = MOST_TRACES.saturating_sub(loaded.traces.len());
+    let room = MAX_TRACES.saturating_sub(loaded.traces.len());
     let (files, all) = traces_in(path, room).map_err(|source| unreadable(path, source))?;
     if all == 0 {
         return Err(TraceError::NoneInDirectory(path.to_path_buf()));
@@ -251,7 +251,7 @@ fn load_newest(loaded: &mut LoadedTraces) -> Result<(), TraceError> {
     let visible = |entry: &DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
     let directories = entries.filter(|entry| visible(entry) && is(entry, FileType::is_dir));
     let directories = directories.map(|entry| PathBuf::from(entry.file_name()));
-    let mut looks = MOST_LOOKS;
+    let mut looks = MAX_EXAMINED_FILES;
     let starts = [here.to_path_buf()].into_iter().chain(directories).filter_map(|directory| {
         let files = traces_in(&directory, looks).ok()?.0;
         looks -= files.len();
@@ -262,7 +262,7 @@ fn load_newest(loaded: &mut LoadedTraces) -> Result<(), TraceError> {
     if looks == 0 {
         loaded.warnings.push(format!(
             "more than {} files of runs are here: the run that was chosen may not be the newest; name one",
-            count(MOST_LOOKS as u64)
+            count(MAX_EXAMINED_FILES as u64)
         ));
     }
     let Some((_, directory)) = newest else {

@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt;
 /// little to gain.
 const SPARSE: u64 = 2;
 
-/// Ranges of a file, each for a window of 256 KiB at least: more than any trace has.
-const MOST_RANGES: usize = 1 << 20;
+/// Maximum number of ranges of a file, each for a window of 256 KiB at least: more than any trace has.
+const MAX_RANGES: usize = 1 << 20;
 
 /// The byte ranges with data, in ascending order. The whole file where it is not sparse, or where its file
 /// system does not support SEEK_HOLE.
@@ -37,8 +37,8 @@ pub(super) fn data_ranges(file: &File) -> io::Result<Vec<Range<u64>>> {
             return whole();
         }
         ranges.push(start..end.min(len));
-        if ranges.len() > MOST_RANGES {
-            return Err(io::Error::other(format!("has more than {MOST_RANGES} ranges of data")));
+        if ranges.len() > MAX_RANGES {
+            return Err(io::Error::other(format!("has more than {MAX_RANGES} ranges of data")));
         }
         at = end;
     }

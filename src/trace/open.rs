@@ -19,10 +19,10 @@ use super::{Bytes, HostFiles, Opened, Trace, compressed};
 use crate::files::{self, Directory, Map};
 use crate::units::size;
 
-/// Bytes of data of a trace that [`open_of`] opens. A recorder writes 2 GiB if it is not told otherwise.
-const MOST_OF_USER: u64 = 64 << 30;
-/// Of these, bytes of definitions, which are held in memory. Trainings have 1 to 5 MiB.
-const MOST_DEFINITIONS: u64 = 64 << 20;
+/// Maximum size in bytes of the data of a trace that [`open_of`] opens. A recorder writes 2 GiB if it is not told otherwise.
+const MAX_BYTES_OF_USER: u64 = 64 << 30;
+/// Of these, maximum size in bytes of the definitions, which are held in memory. Trainings have 1 to 5 MiB.
+const MAX_DEFINITION_BYTES: u64 = 64 << 20;
 
 /// The files of this machine, as [`files`] opens them.
 #[derive(Debug)]
@@ -82,12 +82,12 @@ fn of_file(path: &Path, file: File, beside: &Beside) -> Result<Trace, OpenError>
     let mut data = data_ranges(&file)?;
     let owner = beside.owner;
     let bytes: u64 = data.iter().map(|range| range.end - range.start).sum();
-    if owner.is_some() && bytes > MOST_OF_USER {
-        return Err(io::Error::other(format!("has more than {}", size(MOST_OF_USER))).into());
+    if owner.is_some() && bytes > MAX_BYTES_OF_USER {
+        return Err(io::Error::other(format!("has more than {}", size(MAX_BYTES_OF_USER))).into());
     }
     let mut header = match TraceReader::sparse(map.as_deref().unwrap_or_default(), &data) {
-        Ok(reader) if owner.is_some() && reader.definition_bytes() > MOST_DEFINITIONS => {
-            let most = format!("has more than {} of definitions", size(MOST_DEFINITIONS));
+        Ok(reader) if owner.is_some() && reader.definition_bytes() > MAX_DEFINITION_BYTES => {
+            let most = format!("has more than {} of definitions", size(MAX_DEFINITION_BYTES));
             return Err(io::Error::other(most).into());
         }
         Ok(reader) => reader.header().clone(),

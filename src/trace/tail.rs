@@ -19,10 +19,10 @@ use super::process::is_running;
 use super::tail_place::Beside;
 use crate::files::{Access, Directory, Map};
 
-/// Most bytes of windows that are taken from a tail. A recorder fills a few of at most 1 MiB at a time.
-const MOST_BYTES: u64 = 64 << 20;
-/// How far behind the trace's end a window may have its place: the trace may have been cut.
-const MOST_BEHIND: u64 = 64 << 30;
+/// Maximum size in bytes of the windows that are taken from a tail. A recorder fills a few of at most 1 MiB at a time.
+const MAX_BYTES: u64 = 64 << 20;
+/// Maximum distance in bytes of a window behind the end of the trace: the trace may have been cut.
+const MAX_BEHIND_END: u64 = 64 << 30;
 
 /// Copies of the windows of a tail.
 pub(super) struct Tail {
@@ -53,8 +53,8 @@ impl Tail {
         let header = header_of(file)?;
         let (windows_of, impossible) = (Vec::new(), Vec::new());
         let mut tail = Tail { header, windows: windows_of, impossible, in_memory: false };
-        let end = length.saturating_add(MOST_BEHIND);
-        let mut left = MOST_BYTES;
+        let end = length.saturating_add(MAX_BEHIND_END);
+        let mut left = MAX_BYTES;
         // Definitions are copied after events, so that the definitions of all copied events are there.
         for kind in [WindowKind::Events, WindowKind::Definitions] {
             for (at, header) in windows(file, tag)?.into_iter().filter(|(_, h)| h.kind == kind) {

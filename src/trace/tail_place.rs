@@ -21,7 +21,7 @@ pub(super) struct Beside {
 }
 
 /// An open tail.
-pub(super) struct Found<'d> {
+pub(super) struct OpenTail<'d> {
     pub file: File,
     name: OsString,
     directory: FoundIn<'d>,
@@ -32,7 +32,7 @@ enum FoundIn<'d> {
     Memory(Directory),
 }
 
-impl Found<'_> {
+impl OpenTail<'_> {
     pub(super) fn is_in_memory(&self) -> bool {
         matches!(self.directory, FoundIn::Memory(_))
     }
@@ -67,7 +67,7 @@ impl Beside {
     }
 
     /// Opens the tail of the trace with this name, file and header.
-    pub(super) fn tail(&self, name: &OsStr, trace: &File, header: &Header) -> Option<Found<'_>> {
+    pub(super) fn tail(&self, name: &OsStr, trace: &File, header: &Header) -> Option<OpenTail<'_>> {
         match header.tail? {
             TailPlace::Beside => self.tail_beside(name, header.file_tag()),
             TailPlace::Memory => in_memory(trace, header.file_tag()),
@@ -75,39 +75,39 @@ impl Beside {
     }
 
     /// By its whole name, else by the end of its name: the trace may have been renamed.
-    fn tail_beside(&self, trace: &OsStr, tag: u64) -> Option<Found<'_>> {
+    fn tail_beside(&self, trace: &OsStr, tag: u64) -> Option<OpenTail<'_>> {
         let directory = self.directory.as_ref()?;
         let name = OsStr::from_bytes(&tail::name(trace.as_bytes(), tag)).to_os_string();
         let is_its = |file: &File| {
             self.owner.is_none_or(|owner| file.metadata().is_ok_and(|about| about.uid() == owner))
         };
         if let Some(file) = directory.open(&name, Access::Read).ok().filter(is_its) {
-            return Some(Found { file, name, directory: FoundIn::Beside(directory) });
+            return Some(OpenTail { file, name, directory: FoundIn::Beside(directory) });
         }
         let end = tail::name_end(tag);
         self.find(|name| name.ends_with(end.as_bytes()))
     }
 
     /// Opens the tail of a trace whose own header was cut off, by the trace's name.
-    pub(super) fn tail_by_name(&self, trace: &OsStr) -> Option<Found<'_>> {
+    pub(super) fn tail_by_name(&self, trace: &OsStr) -> Option<OpenTail<'_>> {
         let begin = [b".", trace.as_bytes(), b"."].concat();
         self.find(|name| name.starts_with(&begin))
     }
 
-    fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<Found<'_>> {
+    fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<OpenTail<'_>> {
         let directory = self.directory.as_ref().filter(|_| self.owner.is_none())?;
         let is_tail = |name: &OsString| name.as_bytes().ends_with(b".tail");
         let read = || directory.names().map(|names| names.filter(is_tail).collect());
         let tails = self.tails.get_or_init(|| read().unwrap_or_default());
         let name = tails.iter().find(|name| wanted(name.as_bytes()))?.clone();
         let file = directory.open(&name, Access::Read).ok()?;
-        Some(Found { file, name, directory: FoundIn::Beside(directory) })
+        Some(OpenTail { file, name, directory: FoundIn::Beside(directory) })
     }
 }
 
 /// Opens the tail with this tag in memory of the trace's owner, else of this user: a server of NFS may name another
 /// owner.
-fn in_memory(trace: &File, tag: u64) -> Option<Found<'static>> {
+fn in_memory(trace: &File, tag: u64) -> Option<OpenTail<'static>> {
     let owner = trace.metadata().ok()?.uid();
     // SAFETY: has no arguments and always succeeds.
     let users = [owner, unsafe { libc::geteuid() }];
@@ -116,7 +116,7 @@ fn in_memory(trace: &File, tag: u64) -> Option<Found<'static>> {
 
 /// Opens the tail in a directory that must be this user's, with no access for others. So must the file be, with no
 /// other name: then a process of that user wrote it.
-fn in_directory(path: &Path, user: u32, tag: u64) -> Option<Found<'static>> {
+fn in_directory(path: &Path, user: u32, tag: u64) -> Option<OpenTail<'static>> {
     let directory = Directory::not_through_link(path).ok()?;
     let closed = |file: &File| {
         let about = file.metadata().ok()?;
@@ -126,7 +126,7 @@ fn in_directory(path: &Path, user: u32, tag: u64) -> Option<Found<'static>> {
     let name = OsString::from(tail::name_end(tag));
     let file = directory.open(&name, Access::Read).ok()?;
     closed(&file).filter(|about| about.nlink() == 1)?;
-    Some(Found { file, name, directory: FoundIn::Memory(directory) })
+    Some(OpenTail { file, name, directory: FoundIn::Memory(directory) })
 }
 
 #[cfg(test)]

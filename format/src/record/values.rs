@@ -192,7 +192,7 @@ fields! {
         stack: StackId = low,
         /// Bytes; negative: freed.
         delta: i64 = word,
-        cause: Cause = high,
+        cause: DriverCause = high,
         /// The kernel, variable or file for which it was allocated: the id of a text; 0 = not known.
         name: u32 = low,
     }
@@ -201,7 +201,7 @@ fields! {
 numbered_enum! {
     /// What the driver allocates memory for, in the order of reports. The memory of the creation of contexts is counted
     /// separately ([`Sample::context_bytes`]).
-    pub enum Cause else Other {
+    pub enum DriverCause else Other {
         /// Loaded modules: code and variables.
         Modules = 1 => "modules",
         /// Local memory of kernel threads: spilled registers, arrays, the stack.
@@ -221,11 +221,14 @@ numbered_enum! {
     }
 }
 
-impl Cause {
+/// The name of [`DriverCause`] in the public interface.
+pub use DriverCause as Cause;
+
+impl DriverCause {
     /// The name in text.
     pub fn words(self) -> &'static str {
         match self {
-            Cause::LocalMemory => "local memory",
+            DriverCause::LocalMemory => "local memory",
             _ => self.name(),
         }
     }
@@ -291,7 +294,7 @@ fields! {
     pub struct SummaryDriver {
         device: DeviceId = small,
         moment: SummaryMoment = small,
-        cause: Cause = small,
+        cause: DriverCause = small,
         stack: StackId = word,
         bytes: u64 = word,
         /// Number of calls and names that it was taken for ([`Took`]).

@@ -23,7 +23,7 @@ pub(super) struct Room<'m> {
 
 /// The place of a stored record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RecordPlace {
     /// Index of its first word in the window.
     pub at: usize,
     /// The record reached or crossed the middle of the window.
@@ -105,7 +105,7 @@ impl<'m> Room<'m> {
         at: usize,
         record: &impl Seal,
         padding: impl Fn(usize, usize) -> u64,
-    ) -> Option<Place> {
+    ) -> Option<RecordPlace> {
         let len = 1 + record.rest().len();
         let place = self.place_at_line_end(at, len, padding)?;
         self.store(&self.words[place.at..place.at + len], place.at, record);
@@ -124,7 +124,7 @@ impl<'m> Room<'m> {
         mut at: usize,
         len: usize,
         padding: impl Fn(usize, usize) -> u64,
-    ) -> Option<Place> {
+    ) -> Option<RecordPlace> {
         let total = self.words.len();
         let mut middle = false;
         loop {
@@ -135,7 +135,7 @@ impl<'m> Room<'m> {
             middle |= at < total / 2 && end >= total / 2;
             let line_end = (at / LINE_WORDS + 1) * LINE_WORDS;
             if end <= line_end {
-                return Some(Place { at, middle });
+                return Some(RecordPlace { at, middle });
             }
             self.pad_around_line(at, line_end, end, &padding);
             at = self.reserve(len);

@@ -135,10 +135,10 @@ pub fn append_all(windows: &[Window], events: &[(u16, u64, Event)]) -> Vec<Stamp
     written
 }
 
-pub type Found = (Vec<Definition>, Vec<Stamped>, Vec<Damage>);
+pub type Contents = (Vec<Definition>, Vec<Stamped>, Vec<Damage>);
 
 /// Everything that a reader gives for these bytes: definitions, events, damage.
-pub fn read(bytes: &[u8]) -> Result<Found, Error> {
+pub fn read(bytes: &[u8]) -> Result<Contents, Error> {
     let reader = TraceReader::new(bytes)?;
     let mut damage = reader.damage().to_vec();
     let mut definitions = reader.definitions();

@@ -2,7 +2,7 @@
 //! estimates; the parts here are recorded.
 
 use serde::Serialize;
-use vramtrace_format::{Cause, DeviceId};
+use vramtrace_format::{DeviceId, DriverCause};
 
 use super::Process;
 use super::engines::names_holder;
@@ -106,7 +106,7 @@ fn to_signed(bytes: u64) -> i64 {
 /// The process's memory at the peak. What no other part has is the last one's.
 fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<EnginePart> {
     let in_use = &device.peak.in_use;
-    let graphs = in_use.driver_own[Cause::Graphs as usize].min(in_use.taken_by_driver());
+    let graphs = in_use.driver_own[DriverCause::Graphs as usize].min(in_use.taken_by_driver());
     let sum = |roles: &[Role]| roles.iter().fold(0, |sum: u64, role| sum.saturating_add(of(*role)));
     let mut parts = vec![
         ("weights", sum(&[Role::Weights, Role::PagedWeights, Role::Copies])),

@@ -2,15 +2,15 @@
 //! appeared.
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{Cause, SiteId, StackId, Took};
+use vramtrace_format::{DriverCause, SiteId, StackId, Took};
 
-/// Bytes by cause, at `Cause as usize`.
-pub type BytesByCause = [u64; Cause::COUNT];
+/// Bytes by cause, at `DriverCause as usize`.
+pub type BytesByCause = [u64; DriverCause::COUNT];
 
 /// The call that made the driver take memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Originator {
-    pub cause: Cause,
+    pub cause: DriverCause,
     pub site: SiteId,
     pub stack: StackId,
     /// A text of the definitions: kernel, variable or file; 0 = not known.
@@ -33,7 +33,7 @@ pub struct DriverOwn {
 }
 
 impl DriverOwn {
-    pub fn of(&self, cause: Cause) -> u64 {
+    pub fn of(&self, cause: DriverCause) -> u64 {
         self.by_cause[cause as usize]
     }
 

@@ -169,7 +169,7 @@ mod tests {
             managed: 1,
             contexts: u64::MAX,
             unattributed: Some(i64::MIN),
-            driver_own: [u64::MAX; vramtrace_format::Cause::COUNT],
+            driver_own: [u64::MAX; vramtrace_format::DriverCause::COUNT],
             cache: Some(CacheInUse { allocated: u64::MAX, reserved: 0 }),
         };
         assert_eq!(all.in_nvidia_smi(), None);

@@ -2,8 +2,8 @@
 
 use vramtrace_format::physical::{MIB, PAGE};
 use vramtrace_format::{
-    Alloc, Cause, ContextId, Counters, DeviceId, Drift, Event, Kind, PoolId, RefusedBy, SiteId,
-    Space, StackId, StopReason, Took,
+    Alloc, ContextId, Counters, DeviceId, Drift, DriverCause, Event, Kind, PoolId, RefusedBy,
+    SiteId, Space, StackId, StopReason, Took,
 };
 
 use super::*;
@@ -220,7 +220,7 @@ fn a_sample_explains_what_nvml_shows() {
     assert_eq!(d.peak_sample.unwrap().sample.process_bytes, Some(700 * MIB));
 }
 
-fn took(cause: Cause, delta: i64, name: u32) -> Took {
+fn took(cause: DriverCause, delta: i64, name: u32) -> Took {
     let (device, site, stack) = (DeviceId(0), SiteId(0), StackId(0));
     Took { device, cause, delta, site, stack, name }
 }
@@ -229,16 +229,16 @@ fn took(cause: Cause, delta: i64, name: u32) -> Took {
 fn what_the_driver_took_adds_up_by_cause_and_maker() {
     let mut t = TraceBuilder::new();
     t.context(MS, 0);
-    t.event(2 * MS, Event::Took(took(Cause::Modules, 6 * MIB as i64, 1)));
-    t.event(3 * MS, Event::Took(took(Cause::Modules, 2 * MIB as i64, 2)));
-    t.event(3 * MS, Event::Took(took(Cause::Streams, 2 * MIB as i64, 0)));
-    t.event(4 * MS, Event::Took(took(Cause::Modules, -(6 * MIB as i64), 1)));
+    t.event(2 * MS, Event::Took(took(DriverCause::Modules, 6 * MIB as i64, 1)));
+    t.event(3 * MS, Event::Took(took(DriverCause::Modules, 2 * MIB as i64, 2)));
+    t.event(3 * MS, Event::Took(took(DriverCause::Streams, 2 * MIB as i64, 0)));
+    t.event(4 * MS, Event::Took(took(DriverCause::Modules, -(6 * MIB as i64), 1)));
     // More than it ever took, in a damaged file.
-    t.event(4 * MS, Event::Took(took(Cause::Streams, i64::MIN, 0)));
+    t.event(4 * MS, Event::Took(took(DriverCause::Streams, i64::MIN, 0)));
     t.sample(5 * MS, Some(524 * MIB), 520 * MIB);
     let reading = read(&t);
     let own = &device(&reading).driver_own;
-    assert_eq!((own.of(Cause::Modules), own.of(Cause::Streams)), (2 * MIB, 0));
+    assert_eq!((own.of(DriverCause::Modules), own.of(DriverCause::Streams)), (2 * MIB, 0));
     let makers: Vec<(u32, u64)> =
         own.makers().iter().map(|(maker, bytes)| (maker.name, *bytes)).collect();
     assert_eq!(makers, [(2, 2 * MIB)]);
@@ -250,20 +250,22 @@ fn what_the_driver_took_adds_up_by_cause_and_maker() {
 fn a_checkpoint_tells_what_the_driver_holds() {
     let mut t = TraceBuilder::new();
     t.context(MS, 0);
-    t.event(2 * MS, Event::Took(took(Cause::Modules, 6 * MIB as i64, 1)));
+    t.event(2 * MS, Event::Took(took(DriverCause::Modules, 6 * MIB as i64, 1)));
     t.lose();
     t.event(SECOND, Event::CheckpointBegin { id: 1 });
     // Listed by the checkpoint too, which is written after it.
-    t.event(SECOND, Event::Took(took(Cause::Heap, 10 * MIB as i64, 3)));
-    for one in [(Cause::Modules, 4, 1), (Cause::Modules, 2, 2), (Cause::Heap, 10, 3)] {
+    t.event(SECOND, Event::Took(took(DriverCause::Heap, 10 * MIB as i64, 3)));
+    for one in
+        [(DriverCause::Modules, 4, 1), (DriverCause::Modules, 2, 2), (DriverCause::Heap, 10, 3)]
+    {
         let took = took(one.0, one.1 * MIB as i64, one.2);
         t.event(SECOND, Event::CheckpointTook { id: 1, took });
     }
-    t.event(SECOND, Event::Took(took(Cause::Modules, -(2 * MIB as i64), 2)));
+    t.event(SECOND, Event::Took(took(DriverCause::Modules, -(2 * MIB as i64), 2)));
     t.event(SECOND, Event::CheckpointEnd { id: 1 });
     let reading = read(&t);
     let own = &device(&reading).driver_own;
-    assert_eq!((own.of(Cause::Modules), own.of(Cause::Heap)), (4 * MIB, 10 * MIB));
+    assert_eq!((own.of(DriverCause::Modules), own.of(DriverCause::Heap)), (4 * MIB, 10 * MIB));
     assert_eq!(own.makers().len(), 2);
 }
 

@@ -32,7 +32,7 @@ use native::{FileNames, ResolvedFrame, Unnamed};
 use notebooks::Cells;
 use vramtrace_format::cells;
 use vramtrace_format::layers::{Layer, Places};
-use vramtrace_format::stack_order::{self, FrameRole, Which};
+use vramtrace_format::stack_order::{self, FrameOrigin, Which};
 
 /// Maximum number of callers of an address that are examined: two functions decide.
 const MAX_CALLERS: usize = 64;
@@ -168,7 +168,7 @@ impl SymbolTable {
 /// The addresses that stacks need names for.
 struct WantedAddresses {
     /// By index, with what they are: never shown.
-    hidden: FxHashMap<u32, FrameRole>,
+    hidden: FxHashMap<u32, FrameOrigin>,
     /// Index and place in the file, by index of the module.
     modules: BTreeMap<Option<u32>, Vec<(u32, u64)>>,
 }
@@ -179,18 +179,18 @@ impl WantedAddresses {
         header: &Header,
         wanted: impl Iterator<Item = &'t Stack>,
     ) -> WantedAddresses {
-        let role =
-            |module: &Module| FrameRole::of_library(&path_of(module, header).to_string_lossy());
-        let roles: Vec<FrameRole> = stacks.modules().iter().map(role).collect();
+        let origin =
+            |module: &Module| FrameOrigin::of_library(&path_of(module, header).to_string_lossy());
+        let origins: Vec<FrameOrigin> = stacks.modules().iter().map(origin).collect();
         let mut all = WantedAddresses { hidden: FxHashMap::default(), modules: BTreeMap::new() };
         let mut seen: FxHashSet<u32> = FxHashSet::default();
         for stack in wanted {
             for index in &stack.native {
                 let Address { module, at } = stacks.addresses()[*index as usize];
-                let role = module.map_or(FrameRole::Shown, |module| roles[module as usize]);
+                let origin = module.map_or(FrameOrigin::Shown, |module| origins[module as usize]);
                 // What is hidden needs no name: an interpreter's debug information is large.
-                if stack_order::is_hidden(role, !stack.python.is_empty()) {
-                    all.hidden.insert(*index, role);
+                if stack_order::is_hidden(origin, !stack.python.is_empty()) {
+                    all.hidden.insert(*index, origin);
                 } else if seen.insert(*index) {
                     all.modules.entry(module).or_default().push((*index, at));
                 }
@@ -250,7 +250,7 @@ fn loaded_path(path: &str, header: &Header) -> PathBuf {
 /// Frames at one native address: several where functions were inlined.
 #[derive(Clone, Debug, Default)]
 struct AddressFrames {
-    role: FrameRole,
+    origin: FrameOrigin,
     frames: Vec<u32>,
 }
 
@@ -312,7 +312,7 @@ impl<'s> Namer<'s> {
         let wanted = WantedAddresses::of(self.definitions.stacks(), self.header, wanted);
         let hidden = wanted.hidden.into_iter();
         self.places.extend(
-            hidden.map(|(index, role)| (index, AddressFrames { role, frames: Vec::new() })),
+            hidden.map(|(index, origin)| (index, AddressFrames { origin, frames: Vec::new() })),
         );
         self.name_modules(wanted.modules);
     }
@@ -330,7 +330,7 @@ impl<'s> Namer<'s> {
     fn name_module(&mut self, module: &Module, addresses: &[(u32, u64)]) {
         let stacks = self.definitions.stacks();
         let path = path_of(module, self.header);
-        let role = FrameRole::of_library(&path.to_string_lossy());
+        let origin = FrameOrigin::of_library(&path.to_string_lossy());
         let missing = |(_, at): &&(u32, u64)| stacks.names(module, *at).is_none();
         let asked: Vec<u64> = addresses.iter().filter(missing).map(|(_, at)| *at).collect();
         let found = ask(self.definitions.files(), module, &path, &asked);
@@ -362,7 +362,7 @@ impl<'s> Namer<'s> {
                     self.frame(frame)
                 })
                 .collect();
-            self.places.insert(*index, AddressFrames { role, frames });
+            self.places.insert(*index, AddressFrames { origin, frames });
         }
     }
 
@@ -432,7 +432,7 @@ impl<'s> Namer<'s> {
         for (index, at) in addresses {
             let frames =
                 vec![self.frame(Frame::named(Language::Native, format!("{at:#x}").into()))];
-            self.places.insert(*index, AddressFrames { role: FrameRole::Shown, frames });
+            self.places.insert(*index, AddressFrames { origin: FrameOrigin::Shown, frames });
         }
     }
 
@@ -486,13 +486,13 @@ impl<'s> Namer<'s> {
 
     fn name_stack(&mut self, id: StackId, stack: &Stack) {
         let place = |index: &u32| self.places.get(index);
-        let roles: Vec<FrameRole> = stack
+        let origins: Vec<FrameOrigin> = stack
             .native
             .iter()
-            .map(|index| place(index).map_or(FrameRole::Shown, |place| place.role))
+            .map(|index| place(index).map_or(FrameOrigin::Shown, |place| place.origin))
             .collect();
         let mut frames = Vec::new();
-        for which in stack_order::shown(&roles, stack.python.len(), &stack.joins) {
+        for which in stack_order::shown(&origins, stack.python.len(), &stack.joins) {
             match which {
                 Which::Native(index) => {
                     let place = self.places.get(&stack.native[index]);

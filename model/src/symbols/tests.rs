@@ -179,17 +179,17 @@ fn deep_and_many_stacks_are_taken() {
 
 #[test]
 fn libraries_by_their_part_in_a_stack() {
-    for (path, role) in [
-        ("/opt/libvramtrace.so", FrameRole::Recorder),
-        ("/usr/lib/libpython3.11.so.1.0", FrameRole::Interpreter),
-        ("/root/.pyenv/versions/3.8.18/bin/python3.8", FrameRole::Interpreter),
-        ("/usr/bin/python", FrameRole::Interpreter),
-        ("/opt/pythonish", FrameRole::Shown),
-        ("/opt/torch/lib/libtorch_python.so", FrameRole::Shown),
-        ("/lib/x86_64-linux-gnu/libc.so.6", FrameRole::System),
-        ("/lib64/ld-linux-x86-64.so.2", FrameRole::System),
-        ("/opt/libcudart.so.12", FrameRole::Shown),
+    for (path, origin) in [
+        ("/opt/libvramtrace.so", FrameOrigin::Recorder),
+        ("/usr/lib/libpython3.11.so.1.0", FrameOrigin::Interpreter),
+        ("/root/.pyenv/versions/3.8.18/bin/python3.8", FrameOrigin::Interpreter),
+        ("/usr/bin/python", FrameOrigin::Interpreter),
+        ("/opt/pythonish", FrameOrigin::Shown),
+        ("/opt/torch/lib/libtorch_python.so", FrameOrigin::Shown),
+        ("/lib/x86_64-linux-gnu/libc.so.6", FrameOrigin::System),
+        ("/lib64/ld-linux-x86-64.so.2", FrameOrigin::System),
+        ("/opt/libcudart.so.12", FrameOrigin::Shown),
     ] {
-        assert_eq!(FrameRole::of_library(path), role, "{path}");
+        assert_eq!(FrameOrigin::of_library(path), origin, "{path}");
     }
 }

@@ -3,7 +3,7 @@
 use loom::thread;
 
 use super::few_switches;
-use crate::room::{Place, Room, Seal};
+use crate::room::{RecordPlace, Room, Seal};
 use crate::runtime::atomics::{AtomicU64, Ordering};
 
 /// A record whose words all carry its number.
@@ -30,10 +30,10 @@ impl Seal for Numbered {
 }
 
 /// An append as [`crate::room`]'s callers make it.
-pub fn put(room: &Room, number: u64, len: usize) -> Option<Place> {
+pub fn put(room: &Room, number: u64, len: usize) -> Option<RecordPlace> {
     let record = || Numbered::new(number, len);
     match room.put(len, record) {
-        Ok(at) => Some(Place { at, middle: false }),
+        Ok(at) => Some(RecordPlace { at, middle: false }),
         Err(at) => room.put_at_line_end(at, &record(), padding),
     }
 }
@@ -89,7 +89,7 @@ fn records_are_whole_and_a_complete_window_has_no_gap() {
         if room.is_complete() {
             read(words, true);
         }
-        let places: Vec<Option<Place>> = [first, second].map(|t| t.join().unwrap()).to_vec();
+        let places: Vec<Option<RecordPlace>> = [first, second].map(|t| t.join().unwrap()).to_vec();
         assert!(places.iter().all(Option::is_some));
         room.close(padding);
         assert!(room.is_complete() && room.published() == 8 * words.len());

@@ -10,7 +10,7 @@ use vramtrace_reader::report::text::layout;
 use vramtrace_reader::units::{clean, count, limit, shorten, size};
 
 use super::opened;
-use super::row::{COLUMNS, Card, Column, Row, that_fit};
+use super::row::{COLUMNS, CardRow, Column, ProcessRow, that_fit};
 use super::state::{Input, State};
 
 pub const DIM: Style = Style::new().fg(Color::DarkGray);
@@ -101,7 +101,7 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Figures, and below them the bytes in use over time.
-fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
+fn draw_card(frame: &mut Frame, card: &CardRow, area: Rect) {
     let part = |used: u64, of: u64| if of > 0 { used as f64 / of as f64 } else { 0.0 };
     let caps = card.caps();
     let (in_use, counted, total) = (card.in_use(), card.counted(), card.bytes());
@@ -170,7 +170,7 @@ fn processes(frame: &mut Frame, state: &State, area: Rect) {
         true => Text::from(text).right_aligned(),
         false => Text::from(text),
     };
-    let cell = |row: &Row, (column, width): &(&Column, u16)| {
+    let cell = |row: &ProcessRow, (column, width): &(&Column, u16)| {
         let style = match column.heading {
             "refused" | "pid" if row.refused() > 0 => BAD,
             "MiB/min" | "full in" if row.is_growing() => WARN,
@@ -179,7 +179,7 @@ fn processes(frame: &mut Frame, state: &State, area: Rect) {
         };
         Cell::from(aligned(column, begin(&column.cell(row), (*width).into()))).style(style)
     };
-    let line = |row: &&Row| TableRow::new(columns.iter().map(|column| cell(row, column)));
+    let line = |row: &&ProcessRow| TableRow::new(columns.iter().map(|column| cell(row, column)));
     let head = columns.iter().map(|(column, _)| aligned(column, column.heading.into()));
     let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
     let table = Table::new(rows.iter().map(line), widths)

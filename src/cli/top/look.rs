@@ -21,7 +21,7 @@ pub type CardsAnswer = Option<Result<Vec<CardFacts>, String>>;
 pub type Verdict = Option<Growth>;
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Owner {
+pub struct ProcessOwner {
     pub user: String,
     /// It belongs to the user of this command.
     pub is_mine: bool,
@@ -33,7 +33,7 @@ pub struct Look {
     pub processes: Vec<LiveProcess>,
     pub cards: CardsAnswer,
     /// By pid. A process that is not here cannot be seen from this pid namespace, or has ended.
-    pub owners: BTreeMap<u32, Owner>,
+    pub owners: BTreeMap<u32, ProcessOwner>,
     /// By pid; of processes that are judged.
     pub verdicts: BTreeMap<u32, Verdict>,
     /// The pids here are those of the machine.
@@ -83,7 +83,7 @@ impl Sources {
         let owner = |pid: u32| {
             let of = owner::user_of(pid)?;
             let (user, command) = (clean(&owner::user_name(of)), clean(&process::command(pid)));
-            Some((pid, Owner { user, is_mine: of == self::user(), command }))
+            Some((pid, ProcessOwner { user, is_mine: of == self::user(), command }))
         };
         let look = Look {
             owners: pids.into_iter().filter_map(owner).collect(),

@@ -18,7 +18,7 @@ use vramtrace_reader::trace::Definitions;
 use vramtrace_reader::units::{count, size};
 
 use super::draw::{BOLD, DIM, GOOD, WARN, begin, height_of};
-use super::row::{COLUMNS, Row};
+use super::row::{COLUMNS, ProcessRow};
 use super::state::State;
 use crate::live_processes::background::Background;
 use crate::live_processes::followed::{Followed, TraceFigures};
@@ -156,7 +156,7 @@ pub fn draw(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
 }
 
 /// The name and the figures of a process, by the words of the list.
-fn heading(row: &Row) -> Texts<'static> {
+fn heading(row: &ProcessRow) -> Texts<'static> {
     let rank = row.rank().map_or(String::new(), |rank| format!(", rank {rank}"));
     let name = format!("pid {}{rank}, {}  {}", row.pid, row.user, begin(&row.full_name(), 200));
     let is_figure = |heading| !["pid", "user", "rank", "command"].contains(&heading);
@@ -194,7 +194,7 @@ fn table(frame: &mut Frame, lines: &[Line], area: Rect) {
 }
 
 /// A process without a readable trace: the reason, and the largest call sites of its live page by library.
-fn without_lines(frame: &mut Frame, row: &Row, why: &str, area: Rect) {
+fn without_lines(frame: &mut Frame, row: &ProcessRow, why: &str, area: Rect) {
     let [reason, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
     let words = Paragraph::new(why).style(WARN).wrap(Wrap { trim: true });
     frame.render_widget(words, reason);

@@ -14,7 +14,7 @@ use crate::live_processes::process::{LiveProcess, refused};
 
 /// A card: what NVML knows of it, and what the recorded processes of this user have of it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Card {
+pub struct CardRow {
     /// `None`: NVML does not list it.
     pub facts: Option<CardFacts>,
     /// The card as each recorded process sees it.
@@ -23,7 +23,7 @@ pub struct Card {
     pub history: VecDeque<u64>,
 }
 
-impl Card {
+impl CardRow {
     /// In use by all processes; without NVML, by those that are recorded.
     pub fn in_use(&self) -> u64 {
         self.facts.as_ref().map_or_else(|| self.counted(), |facts| facts.used)
@@ -70,7 +70,7 @@ impl Card {
 
 /// A process of the list.
 #[derive(Clone, Debug, Default)]
-pub struct Row {
+pub struct ProcessRow {
     pub pid: u32,
     pub user: String,
     /// The command line from the name of the program or script on.
@@ -91,9 +91,9 @@ pub struct Row {
     utilization: Option<u32>,
 }
 
-impl Row {
+impl ProcessRow {
     /// A recorded process.
-    pub fn of(process: &LiveProcess, look: &Look) -> Row {
+    pub fn of(process: &LiveProcess, look: &Look) -> ProcessRow {
         let device = |device: &LiveDevice| {
             let card = look.cards().iter().find(|card| card.uuid == device.uuid);
             let other = card.filter(|card| card.index != u32::from(device.ordinal));
@@ -110,7 +110,7 @@ impl Row {
             LiveState::Loaded | LiveState::Recording => ("", "the process records nothing"),
             _ => (" (not recorded)", "the process records nothing"),
         };
-        Row {
+        ProcessRow {
             note,
             why_no_trace: why.into(),
             devices: devices.join(","),
@@ -120,12 +120,12 @@ impl Row {
                 false => look.verdicts.get(&process.pid).copied(),
             },
             page: Some(process.clone()),
-            ..Row::new(process.pid, look)
+            ..ProcessRow::new(process.pid, look)
         }
     }
 
     /// A process that only NVML lists.
-    pub fn untraced(pid: u32, look: &Look) -> Row {
+    pub fn untraced(pid: u32, look: &Look) -> ProcessRow {
         let on = look.cards().iter().filter_map(|card| Some((card, card.processes.get(&pid)?)));
         let on: Vec<_> = on.collect();
         let bytes: Option<Vec<u64>> = on.iter().map(|(_, process)| process.bytes).collect();
@@ -141,20 +141,20 @@ impl Row {
                 "it belongs to another user, whose traces are not read".into(),
             ),
         };
-        Row {
+        ProcessRow {
             note,
             why_no_trace,
             devices: devices.join(","),
             counted: bytes.map(|all| all.into_iter().fold(0, u64::saturating_add)),
             verdict: Some(None),
-            ..Row::new(pid, look)
+            ..ProcessRow::new(pid, look)
         }
     }
 
-    fn new(pid: u32, look: &Look) -> Row {
+    fn new(pid: u32, look: &Look) -> ProcessRow {
         let owner = look.owners.get(&pid);
         let cards = look.cards().iter();
-        Row {
+        ProcessRow {
             pid,
             user: owner.map_or("?".into(), |owner| owner.user.clone()),
             command: match owner {
@@ -162,7 +162,7 @@ impl Row {
                 None => "(not visible from here)".into(),
             },
             utilization: cards.filter_map(|card| card.processes.get(&pid)?.utilization).max(),
-            ..Row::default()
+            ..ProcessRow::default()
         }
     }
 
@@ -244,14 +244,14 @@ pub struct Column {
     order: u8,
     /// Characters, at least and at most.
     width: [u16; 2],
-    cell: fn(&Row) -> String,
+    cell: fn(&ProcessRow) -> String,
 }
 
 const fn figure(
     heading: &'static str,
     order: u8,
     width: [u16; 2],
-    cell: fn(&Row) -> String,
+    cell: fn(&ProcessRow) -> String,
 ) -> Column {
     Column { heading, is_number: true, order, width, cell }
 }
@@ -260,7 +260,7 @@ const fn words(
     heading: &'static str,
     order: u8,
     width: [u16; 2],
-    cell: fn(&Row) -> String,
+    cell: fn(&ProcessRow) -> String,
 ) -> Column {
     Column { heading, is_number: false, order, width, cell }
 }
@@ -279,26 +279,26 @@ pub const COLUMNS: [Column; 13] = [
     figure("refused", 5, [7, 7], |row| of_page(row, |page| count(page.sum(refused)))),
     figure("MiB/min", 2, [8, 8], rate),
     figure("full in", 3, [9, 9], full_in),
-    words("command", 0, [13, 13], Row::full_name),
+    words("command", 0, [13, 13], ProcessRow::full_name),
 ];
 
 impl Column {
-    pub fn cell(&self, row: &Row) -> String {
+    pub fn cell(&self, row: &ProcessRow) -> String {
         (self.cell)(row)
     }
 
-    fn width(&self, rows: &[&Row]) -> u16 {
+    fn width(&self, rows: &[&ProcessRow]) -> u16 {
         let [least, most] = self.width;
         let longest = rows.iter().map(|row| self.cell(row).chars().count()).max().unwrap_or(0);
         (longest as u16).clamp(least, most)
     }
 }
 
-fn of_page(row: &Row, figure: impl Fn(&LiveProcess) -> String) -> String {
+fn of_page(row: &ProcessRow, figure: impl Fn(&LiveProcess) -> String) -> String {
     row.page.as_ref().map_or("-".into(), figure)
 }
 
-fn cap(row: &Row) -> String {
+fn cap(row: &ProcessRow) -> String {
     match (row.cap(), row.only_warns()) {
         // A narrow list cuts the words behind the command.
         (None, _) if row.page.is_none() => "untraced".into(),
@@ -308,7 +308,7 @@ fn cap(row: &Row) -> String {
     }
 }
 
-fn rate(row: &Row) -> String {
+fn rate(row: &ProcessRow) -> String {
     match row.verdict.map(|verdict| verdict.map(|growth| growth.bytes_per_s * 60.0)) {
         None => "?".into(),
         Some(None) => "-".into(),
@@ -319,7 +319,7 @@ fn rate(row: &Row) -> String {
     }
 }
 
-fn full_in(row: &Row) -> String {
+fn full_in(row: &ProcessRow) -> String {
     match row.verdict.map(|verdict| verdict.map(|growth| growth.full_in_s)) {
         Some(None) => "-".into(),
         None | Some(Some(None)) => "?".into(),
@@ -328,7 +328,7 @@ fn full_in(row: &Row) -> String {
 }
 
 /// The columns that fit beside each other, with their widths; the last one has the rest.
-pub fn that_fit(width: u16, rows: &[&Row]) -> Vec<(&'static Column, u16)> {
+pub fn that_fit(width: u16, rows: &[&ProcessRow]) -> Vec<(&'static Column, u16)> {
     let has_ranks = rows.iter().any(|row| row.rank().is_some());
     let useful = COLUMNS.iter().filter(|column| has_ranks || column.heading != "rank");
     let mut all: Vec<(usize, &Column, u16)> =

@@ -11,7 +11,7 @@ use vramtrace_reader::units::{clean, size};
 
 use super::look::Look;
 use super::opened::{Lines, by_name, compare};
-use super::row::{Card, Row};
+use super::row::{CardRow, ProcessRow};
 
 /// How many past values of bytes in use are kept.
 const HISTORY: usize = 240;
@@ -37,9 +37,9 @@ pub enum Input {
 
 #[derive(Debug, Default)]
 pub struct State {
-    pub cards: BTreeMap<[u8; 16], Card>,
+    pub cards: BTreeMap<[u8; 16], CardRow>,
     /// The largest first.
-    rows: Vec<Row>,
+    rows: Vec<ProcessRow>,
     /// What NVML does not say.
     pub nvml_note: Option<String>,
     pub chosen: Option<u32>,
@@ -67,9 +67,11 @@ impl State {
             Some(Err(why)) => Some(format!("without NVML ({why})")),
             _ => None,
         };
-        self.rows = look.processes.iter().map(|process| Row::of(process, look)).collect();
+        self.rows = look.processes.iter().map(|process| ProcessRow::of(process, look)).collect();
         match look.has_pids_of_nvml() {
-            true => self.rows.extend(look.untraced().iter().map(|pid| Row::untraced(*pid, look))),
+            true => {
+                self.rows.extend(look.untraced().iter().map(|pid| ProcessRow::untraced(*pid, look)))
+            }
             false => self.nvml_note = Some("NVML lists other pids: a container?".into()),
         }
         self.rows.sort_by(|a, b| b.counted.cmp(&a.counted).then(a.pid.cmp(&b.pid)));
@@ -110,9 +112,9 @@ impl State {
     }
 
     /// The rows that match the filter.
-    pub fn rows(&self) -> Vec<&Row> {
+    pub fn rows(&self) -> Vec<&ProcessRow> {
         let wanted = self.filter.to_lowercase();
-        let fits = |row: &&Row| {
+        let fits = |row: &&ProcessRow| {
             let rank = row.rank().unwrap_or_default();
             let text = format!("{} {} rank {rank} {}", row.pid, row.full_name(), row.user);
             text.to_lowercase().contains(&wanted)
@@ -120,7 +122,7 @@ impl State {
         self.rows.iter().filter(fits).collect()
     }
 
-    pub fn row_of(&self, pid: u32) -> Option<&Row> {
+    pub fn row_of(&self, pid: u32) -> Option<&ProcessRow> {
         self.rows.iter().find(|row| row.pid == pid)
     }
 

@@ -12,7 +12,7 @@ use vramtrace_format::live::LiveState;
 use vramtrace_format::{LiveDevice, LiveOwner};
 
 use super::draw::{draw, text};
-use super::look::{Look, Owner};
+use super::look::{Look, ProcessOwner};
 use super::opened::Line;
 use super::row::script;
 use super::state::{Input, State};
@@ -68,7 +68,7 @@ fn three() -> Vec<LiveProcess> {
 pub(super) fn look(processes: Vec<LiveProcess>) -> Look {
     let owner = |process: &LiveProcess| {
         let command = process.owner.executable.clone();
-        (process.pid, Owner { user: "ann".into(), is_mine: true, command })
+        (process.pid, ProcessOwner { user: "ann".into(), is_mine: true, command })
     };
     Look {
         owners: processes.iter().map(owner).collect(),

@@ -9,13 +9,13 @@ use crate::export::TracedProcess;
 use crate::export::sink::{Element, Sink, Slice, SliceEnd};
 
 /// A slice of a timeline, and when and how it ended.
-type Row = (u64, SliceEnd, Slice);
+type BlockRow = (u64, SliceEnd, Slice);
 
-pub(super) struct Blocks(Table<'static, Row>);
+pub(super) struct Blocks(Table<'static, BlockRow>);
 
 impl Blocks {
     pub(super) fn begin(file: File, process: u32) -> io::Result<Blocks> {
-        let columns = Columns::<Row>::sorted()
+        let columns = Columns::<BlockRow>::sorted()
             .column("end_ns", |(end_ns, ..)| *end_ns)
             .column("begin_ns", |(.., of)| of.begin_ns)
             .column("end", |(_, how, _)| text(how.name()))

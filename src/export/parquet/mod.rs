@@ -28,7 +28,7 @@ use crate::analysis::ranks::ProcessFigures;
 use crate::analysis::{Level, parallel};
 use crate::trace::Trace;
 use blocks::Blocks;
-use place::Place;
+use place::ExportDirectory;
 use watched::Watched;
 
 /// The tables, which are directories.
@@ -38,7 +38,7 @@ pub type Rows = [u64; TABLES.len()];
 
 /// Writes the tables into the directory `to`, which must not exist. It exists only when it is complete.
 pub fn export(traces: &[Trace], to: &Path, progress: parallel::Progress) -> io::Result<Rows> {
-    let place = Place::new(to)?;
+    let place = ExportDirectory::new(to)?;
     let (run, parts) = (run_of(traces), parts(traces));
     let all: Vec<&Trace> = traces.iter().collect();
     let written = parallel::each(&all, progress, |index, trace, done| {

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::files::Directory;
 
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ExportDirectory {
     /// The directory that holds both names.
     above: Directory,
     name: OsString,
@@ -17,9 +17,9 @@ pub(super) struct Place {
     kept: bool,
 }
 
-impl Place {
+impl ExportDirectory {
     /// Makes the directory to write into. An error if there is something at `to`.
-    pub(super) fn new(to: &Path) -> io::Result<Place> {
+    pub(super) fn new(to: &Path) -> io::Result<ExportDirectory> {
         let (above, name, there) = Directory::end_of(to).map_err(|error| match error.kind() {
             ErrorKind::NotFound => {
                 io::Error::new(error.kind(), format!("{error} (its directory must exist)"))
@@ -39,7 +39,7 @@ impl Place {
             _ => error,
         })?;
         let partial = above.own_directory(&partial_name)?;
-        Ok(Place { above, name, partial_name, partial, kept: false })
+        Ok(ExportDirectory { above, name, partial_name, partial, kept: false })
     }
 
     /// Where to write.
@@ -78,7 +78,7 @@ fn exists() -> io::Error {
     io::Error::other("exists: give a directory that does not exist")
 }
 
-impl Drop for Place {
+impl Drop for ExportDirectory {
     fn drop(&mut self) {
         if !self.kept && self.check(&self.partial_name).is_ok() {
             // Follows no link, neither here nor below.
@@ -97,8 +97,8 @@ mod tests {
     fn a_directory_is_there_when_it_is_complete_and_replaces_nothing() {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
-        let why = |name: &str| Place::new(&at(name)).unwrap_err().to_string();
-        let place = Place::new(&at("out")).unwrap();
+        let why = |name: &str| ExportDirectory::new(&at(name)).unwrap_err().to_string();
+        let place = ExportDirectory::new(&at("out")).unwrap();
         place.directory().create("part".as_ref()).unwrap().write_all(b"1").unwrap();
         assert!(!at("out").exists());
         assert!(why("out").contains("out.partial exists"), "{}", why("out"));
@@ -108,10 +108,10 @@ mod tests {
         fs::write(at("file"), "").unwrap();
         assert!(why("file").contains("exists: give"));
         assert!(why("none/out").contains("must exist"));
-        Place::new(&at("slash/")).unwrap().keep().unwrap();
+        ExportDirectory::new(&at("slash/")).unwrap().keep().unwrap();
         assert!(at("slash").is_dir());
         // What was not kept is removed.
-        drop(Place::new(&at("failed")).unwrap());
+        drop(ExportDirectory::new(&at("failed")).unwrap());
         assert!(!at("failed").exists() && !at("failed.partial").exists());
     }
 
@@ -119,7 +119,7 @@ mod tests {
     fn what_came_meanwhile_stays() {
         let scratch = tempfile::tempdir().unwrap();
         let out = scratch.path().join("out");
-        let place = Place::new(&out).unwrap();
+        let place = ExportDirectory::new(&out).unwrap();
         fs::create_dir(&out).unwrap();
         assert!(place.keep().unwrap_err().to_string().contains("exists: give"));
         assert!(out.exists() && !out.with_file_name("out.partial").exists());

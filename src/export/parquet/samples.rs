@@ -8,7 +8,7 @@ use vramtrace_format::{DeviceId, Sample};
 use super::level_name;
 use super::series::Span;
 use super::table::{Columns, text};
-use super::watched::{Line, Watched};
+use super::watched::{SeriesKey, Watched};
 use crate::analysis::Level;
 use crate::replay::{History, State};
 
@@ -16,7 +16,7 @@ use crate::replay::{History, State};
 const TIERS: [&str; 3] = ["history_run", "history_minutes", "history_seconds"];
 
 /// A row: bytes of a part of the time, or what the driver and NVML reported.
-struct Row {
+struct SampleRow {
     source: &'static str,
     device: DeviceId,
     from_ns: u64,
@@ -26,11 +26,11 @@ struct Row {
     reported: Option<Sample>,
 }
 
-impl Row {
-    fn new(source: &'static str, (device, level, stack): Line, span: Span) -> Row {
+impl SampleRow {
+    fn new(source: &'static str, (device, level, stack): SeriesKey, span: Span) -> SampleRow {
         let Span { from_ns, until_ns, lowest, highest } = span;
         let bytes = Some((level, stack.map(|stack| stack.0), lowest, highest));
-        Row { source, device, from_ns, until_ns, bytes, reported: None }
+        SampleRow { source, device, from_ns, until_ns, bytes, reported: None }
     }
 }
 
@@ -43,12 +43,12 @@ pub(super) fn write(
     state: &State,
 ) -> io::Result<u64> {
     let (end_ns, history) = (state.time_ns, state.history.as_deref());
-    let mut all: Vec<Row> = Vec::new();
+    let mut all: Vec<SampleRow> = Vec::new();
     let Watched { devices, stacks, reported, .. } = watched;
     for (line, spans) in devices.finish(end_ns).into_iter().chain(stacks.finish(end_ns)) {
-        all.extend(spans.into_iter().map(|span| Row::new("events", line, span)));
+        all.extend(spans.into_iter().map(|span| SampleRow::new("events", line, span)));
     }
-    all.extend(reported.into_iter().map(|(device, at)| Row {
+    all.extend(reported.into_iter().map(|(device, at)| SampleRow {
         source: "driver",
         device,
         from_ns: at.time_ns,
@@ -58,7 +58,7 @@ pub(super) fn write(
     }));
     history.iter().for_each(|history| add_history(&mut all, history));
     all.sort_by_key(|row| row.from_ns);
-    Columns::<Row>::sorted()
+    Columns::<SampleRow>::sorted()
         .column("from_ns", |row| row.from_ns)
         .column("until_ns", |row| row.until_ns)
         .column("unix_ns", move |row| start_unix_ns.saturating_add(row.from_ns))
@@ -76,12 +76,12 @@ pub(super) fn write(
         .write(file, all)
 }
 
-fn add_history(all: &mut Vec<Row>, history: &History) {
+fn add_history(all: &mut Vec<SampleRow>, history: &History) {
     for (tier, source) in history.tiers.iter().zip(TIERS) {
         for (index, bin) in tier.bins.iter().enumerate() {
             let (from_ns, until_ns) = (bin.from_ns, bin.until_ns);
-            let mut add = |line: Line, lowest, highest| {
-                all.push(Row::new(source, line, Span { from_ns, until_ns, lowest, highest }));
+            let mut add = |line: SeriesKey, lowest, highest| {
+                all.push(SampleRow::new(source, line, Span { from_ns, until_ns, lowest, highest }));
             };
             for (device, of) in &bin.devices {
                 for level in [Level::Driver, Level::Tensor] {

@@ -27,7 +27,7 @@ struct Bin {
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct BinnedLine {
     now: u64,
     bins: Vec<Bin>,
 }
@@ -44,7 +44,7 @@ fn add(bins: &mut Vec<Bin>, bin: Bin) {
     }
 }
 
-impl Line {
+impl BinnedLine {
     fn note(&mut self, at: u64, before: u64) {
         let (lowest, highest) = (before.min(self.now), before.max(self.now));
         add(&mut self.bins, Bin { at, lowest, highest, last: self.now });
@@ -61,7 +61,7 @@ impl Line {
 /// The lines with the keys `K`.
 #[derive(Debug)]
 pub(super) struct Series<K> {
-    lines: FxHashMap<K, Line>,
+    lines: FxHashMap<K, BinnedLine>,
     shift: u32,
     most: u64,
     /// Events are missing: values are noted when they are known again.
@@ -77,7 +77,7 @@ impl<K: Copy + Eq + Hash + Ord> Series<K> {
     fn bin(&mut self, time_ns: u64) -> u64 {
         while time_ns >> self.shift >= self.most {
             self.shift += 1;
-            self.lines.values_mut().for_each(Line::coarsen);
+            self.lines.values_mut().for_each(BinnedLine::coarsen);
         }
         time_ns >> self.shift
     }

@@ -22,23 +22,23 @@ pub(super) fn write(
     state: &State,
 ) -> io::Result<u64> {
     /// The device, and its state at the end.
-    type Row<'r> = Option<(DeviceId, &'r DeviceFigures, Option<&'r DeviceState>)>;
-    fn of<T>(row: &Row, figure: fn(&DeviceFigures) -> T) -> Option<T> {
+    type DeviceRow<'r> = Option<(DeviceId, &'r DeviceFigures, Option<&'r DeviceState>)>;
+    fn of<T>(row: &DeviceRow, figure: fn(&DeviceFigures) -> T) -> Option<T> {
         row.map(|(_, device, _)| figure(device))
     }
-    fn info<'r>(row: &Row<'r>) -> Option<&'r DeviceInfo> {
+    fn info<'r>(row: &DeviceRow<'r>) -> Option<&'r DeviceInfo> {
         row.and_then(|(_, device, _)| device.info.as_ref())
     }
-    fn cache<'r>(row: &Row<'r>) -> Option<&'r CacheSums> {
+    fn cache<'r>(row: &DeviceRow<'r>) -> Option<&'r CacheSums> {
         row.and_then(|(.., state)| state).map(|state| &state.cache).filter(|cache| cache.is_used())
     }
     let header = &rank.header;
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<DeviceRow> = Vec::new();
     rows.extend(rank.devices.iter().map(|(id, of)| Some((*id, of, state.devices.get(id)))));
     if rows.is_empty() {
         rows.push(None);
     }
-    Columns::<Row>::new()
+    Columns::<DeviceRow>::new()
         .column("process", move |_| process)
         .column("host", |_| text(&header.host))
         .column("pid", |_| header.pid)
@@ -87,8 +87,8 @@ fn failed_unix_ns(rank: &ProcessFigures) -> Option<u64> {
 /// Writes `holders`.
 pub(super) fn write_holders(file: File, process: u32, rank: &ProcessFigures) -> io::Result<u64> {
     /// Bytes and allocations, at the peak and at the end.
-    type Held = [(u64, u64); 2];
-    let mut all: BTreeMap<(DeviceId, bool, u32), Held> = BTreeMap::new();
+    type PeakAndEnd = [(u64, u64); 2];
+    let mut all: BTreeMap<(DeviceId, bool, u32), PeakAndEnd> = BTreeMap::new();
     for holder in rank.devices.values().flat_map(|device| &device.holders) {
         let key = (holder.device, holder.of_framework, holder.stack.0);
         let moment = match holder.moment {
@@ -98,7 +98,7 @@ pub(super) fn write_holders(file: File, process: u32, rank: &ProcessFigures) -> 
         all.entry(key).or_default()[moment] = (holder.bytes, holder.count);
     }
     let level = |of_framework| if of_framework { Level::Tensor } else { Level::Driver };
-    Columns::<((DeviceId, bool, u32), Held)>::new()
+    Columns::<((DeviceId, bool, u32), PeakAndEnd)>::new()
         .column("process", move |_| process)
         .column("device", |(of, _)| of.0)
         .column("level", move |(of, _)| text(level_name(level(of.1))))

@@ -14,11 +14,11 @@ const DEVICE_BINS: u64 = 1 << 10;
 const STACK_BINS: u64 = 1 << 5;
 
 /// A device and a level. The stack: `None` for all of them.
-pub(super) type Line = (DeviceId, Level, Option<StackId>);
+pub(super) type SeriesKey = (DeviceId, Level, Option<StackId>);
 
 pub(super) struct Watched {
-    pub devices: Series<Line>,
-    pub stacks: Series<Line>,
+    pub devices: Series<SeriesKey>,
+    pub stacks: Series<SeriesKey>,
     pub reported: Vec<(DeviceId, SampleAt)>,
     last_ns: FxHashMap<DeviceId, u64>,
     /// Time of the latest event: a thread's stamp may be slightly less.

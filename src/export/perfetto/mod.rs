@@ -17,7 +17,7 @@ use self::proto::{
     UNIT_BYTES,
 };
 use super::TracedProcess;
-use super::lanes::{Group, MOST_LANES, group};
+use super::lanes::{LaneGroup, MAX_LANES, group};
 use super::sink::{Counter, Edge, Element, Refusal, Sink, Slice, device_name};
 use crate::units::size;
 
@@ -49,7 +49,7 @@ enum Track {
     Counter(Option<DeviceId>, Counter),
     /// Above the counters of roles.
     Roles(Option<DeviceId>),
-    Lane(Group, u32),
+    Lane(LaneGroup, u32),
     Refusals(DeviceId),
     /// Of a thread.
     Phases(u32),
@@ -201,7 +201,7 @@ pub(super) fn refusal_details(refusal: &Refusal) -> Vec<Detail> {
 }
 
 impl Sink for Perfetto<'_> {
-    const LANES: Option<u32> = Some(MOST_LANES);
+    const LANES: Option<u32> = Some(MAX_LANES);
 
     fn process(&mut self, process: &TracedProcess) -> io::Result<()> {
         self.sequence = Sequence { id: process.number, ..Sequence::default() };

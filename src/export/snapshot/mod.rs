@@ -152,8 +152,8 @@ impl Writer<'_, '_> {
         let stream = self.stream(memory.map_or(entry.site, |memory| memory.site));
         // `library: NCCL`, for memory that is not PyTorch's.
         let library = || {
-            let roles = self.classifier.roles(entry.stack);
-            format!("library: {}", self.classifier.library_name(&roles).unwrap_or("?"))
+            let key_frames = self.classifier.key_frames(entry.stack);
+            format!("library: {}", self.classifier.library_name(&key_frames).unwrap_or("?"))
         };
         let metadata = match memory.map(Memory::role) {
             Some(MemoryRole::Other) => {

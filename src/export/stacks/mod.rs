@@ -8,7 +8,7 @@ mod samples;
 use std::io::{self, Write};
 
 use super::{TracedProcess, processes};
-use crate::analysis::{HeldMemory, Holdings, Level, Moment, Owner, Process};
+use crate::analysis::{Holding, Holdings, Level, Moment, Owner, Process};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
 pub use samples::ProcessStacks;
@@ -40,7 +40,7 @@ pub fn gather(
         let holdings = Holdings::at(trace, &definitions, &state, moment, level);
         let symbols = Symbols::of(&definitions, &header, holdings.stacks());
         let held = holdings.held.iter().filter(|(_, held)| held.bytes > 0 || held.paused > 0);
-        let mut samples: Vec<(Owner, HeldMemory)> =
+        let mut samples: Vec<(Owner, Holding)> =
             held.map(|(owner, held)| (*owner, *held)).collect();
         samples.sort_unstable_by_key(|(owner, _)| (owner.device, owner.stack, owner.cause));
         ProcessStacks {

@@ -2,7 +2,7 @@
 
 use vramtrace_format::Header;
 
-use crate::analysis::{HeldMemory, Owner};
+use crate::analysis::{Holding, Owner};
 use crate::symbols::{Frame, Symbols};
 
 /// The stacks of one process that held memory.
@@ -13,14 +13,14 @@ pub struct ProcessStacks {
     pub header: Header,
     pub symbols: Symbols,
     /// In order of device and stack, also those that hold nothing but what is paused.
-    pub samples: Vec<(Owner, HeldMemory)>,
+    pub samples: Vec<(Owner, Holding)>,
     /// Bytes of peaks of which the trace has the height alone.
     pub not_known: u64,
 }
 
 impl ProcessStacks {
     /// Those with memory.
-    pub fn resident(&self) -> impl Iterator<Item = &(Owner, HeldMemory)> {
+    pub fn resident(&self) -> impl Iterator<Item = &(Owner, Holding)> {
         self.samples.iter().filter(|(_, held)| held.bytes > 0)
     }
 }

@@ -24,8 +24,8 @@ pub enum Value {
 #[derive(Debug, Default)]
 pub struct Container(pub(super) RefCell<Vec<Value>>);
 
-/// A key is searched among the last so many of a dict. No dict of a snapshot has more keys.
-const MOST_KEYS: usize = 1_000;
+/// Maximum number of keys of a dict: a key is searched among the last ones. No dict of a snapshot has more keys.
+const MAX_KEYS: usize = 1_000;
 
 impl Value {
     /// The entry of a dict with this key.
@@ -33,7 +33,7 @@ impl Value {
         let Value::Dict(entries) = self else { return None };
         let entries = entries.0.borrow();
         let is_it = |pair: &&[Value]| matches!(&pair[0], Value::Text(text) if **text == *key);
-        entries.chunks_exact(2).rev().take(MOST_KEYS).find(is_it).map(|pair| pair[1].clone())
+        entries.chunks_exact(2).rev().take(MAX_KEYS).find(is_it).map(|pair| pair[1].clone())
     }
 
     pub fn int(&self) -> Option<i64> {

@@ -46,7 +46,7 @@ const COLUMNS: [(FrameKind, usize); 5] = [
     (FrameKind::Sums, 3),
 ];
 
-/// The most records of a frame.
+/// Maximum number of records of a frame.
 const RECORDS: usize = 16_384;
 
 /// The writer of a stream: collects a frame of each kind, and writes it when it is full.

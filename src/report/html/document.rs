@@ -121,7 +121,7 @@ struct Try {
     copy: Option<String>,
 }
 
-/// The most entries of each list in the facts of a device, and the most leaks and steps of a process.
+/// Maximum number of entries of each list in the facts of a device, and of leaks and steps of a process.
 const TOP: usize = 10;
 const LEAKS: usize = 50;
 const STEPS: usize = 20_000;

@@ -8,8 +8,8 @@ use vramtrace_format::{Mark, ThreadId};
 
 use crate::trace::Definitions;
 
-/// The most ranges, and as many moments, that a page holds. Of a run with more it has those that ended first.
-const MOST_RANGES: usize = 20_000;
+/// Maximum number of ranges, and of moments, that a page holds. Of a run with more it has those that ended first.
+const MAX_RANGES: usize = 20_000;
 /// What is nested deeper belongs to the range at this depth.
 const DEEPEST: u32 = 64;
 
@@ -26,7 +26,7 @@ pub(super) struct PagePhases {
     pub moments: Vec<(String, u64)>,
     /// Of each thread, and of the whole process (`None`), in the order in which they began.
     #[serde(skip)]
-    open: BTreeMap<Option<ThreadId>, Vec<Open>>,
+    open: BTreeMap<Option<ThreadId>, Vec<OpenPhase>>,
     /// From enclosing phase and name to the phase.
     #[serde(skip)]
     known: FxHashMap<(u32, u32), u32>,
@@ -34,7 +34,7 @@ pub(super) struct PagePhases {
 
 /// A range that has not ended.
 #[derive(Debug)]
-struct Open {
+struct OpenPhase {
     phase: u32,
     name: u32,
     from: u64,
@@ -63,7 +63,7 @@ impl PagePhases {
                 let open = index.map(|index| of_process.remove(index));
                 self.end(open, ordinal);
             }
-            Mark::Moment if self.moments.len() < MOST_RANGES => {
+            Mark::Moment if self.moments.len() < MAX_RANGES => {
                 self.moments.push((text(definitions, name), ordinal));
             }
             Mark::Moment => self.more = true,
@@ -78,7 +78,8 @@ impl PagePhases {
 
     /// Ends all open ranges.
     pub(super) fn close(&mut self, ordinal: u64) {
-        let mut open: Vec<Open> = std::mem::take(&mut self.open).into_values().flatten().collect();
+        let mut open: Vec<OpenPhase> =
+            std::mem::take(&mut self.open).into_values().flatten().collect();
         open.sort_by_key(|open| std::cmp::Reverse(open.from));
         open.into_iter().for_each(|open| self.end(Some(open), ordinal));
     }
@@ -94,12 +95,12 @@ impl PagePhases {
         if phase == next {
             self.names.push((outer, text(definitions, name)));
         }
-        stack.push(Open { phase, name, from, depth });
+        stack.push(OpenPhase { phase, name, from, depth });
     }
 
-    fn end(&mut self, open: Option<Open>, ordinal: u64) {
+    fn end(&mut self, open: Option<OpenPhase>, ordinal: u64) {
         let Some(open) = open.filter(|open| open.depth < DEEPEST) else { return };
-        match self.ranges.len() < MOST_RANGES {
+        match self.ranges.len() < MAX_RANGES {
             true => self.ranges.push((open.phase, open.from, ordinal, open.depth)),
             false => self.more = true,
         }

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 use serde::Serialize;
-use vramtrace_format::{Cause, DeviceId, Kind, StackId};
+use vramtrace_format::{DeviceId, DriverCause, Kind, StackId};
 
 use super::phases::PagePhases;
 
 /// The owner of a block, of an allocation or of memory that the driver took: its stack, kind and device.
-pub(super) type Owner = (StackId, OwnerKind, DeviceId);
+pub(super) type RecordOwner = (StackId, OwnerKind, DeviceId);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum OwnerKind {
     Allocated(Kind),
     /// What the driver took for itself.
-    Driver(Cause),
+    Driver(DriverCause),
 }
 
 /// Numbers of causes follow those of kinds.
@@ -37,7 +37,7 @@ impl OwnerKind {
         }
     }
 
-    pub(super) fn cause(self) -> Option<Cause> {
+    pub(super) fn cause(self) -> Option<DriverCause> {
         match self {
             OwnerKind::Allocated(_) => None,
             OwnerKind::Driver(cause) => Some(cause),
@@ -47,7 +47,7 @@ impl OwnerKind {
     /// The number and the name of each.
     pub(super) fn all() -> Vec<(u8, &'static str)> {
         let kinds = Kind::ALL.into_iter().map(OwnerKind::Allocated);
-        let all = kinds.chain(Cause::ALL.into_iter().map(OwnerKind::Driver));
+        let all = kinds.chain(DriverCause::ALL.into_iter().map(OwnerKind::Driver));
         all.map(|kind| (kind.number(), kind.name())).collect()
     }
 }
@@ -65,14 +65,14 @@ pub(super) struct PageMark {
     pub by: Option<&'static str>,
 }
 
-/// The most marks that a page holds.
-pub(super) const MOST_MARKS: usize = 20_000;
+/// Maximum number of marks that a page holds.
+pub(super) const MAX_MARKS: usize = 20_000;
 
 /// The results.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Recorded {
     #[serde(skip)]
-    pub owners: IndexSet<Owner, FxBuildHasher>,
+    pub owners: IndexSet<RecordOwner, FxBuildHasher>,
     pub phases: PagePhases,
     pub marks: Vec<PageMark>,
     /// There were more marks than the page holds.

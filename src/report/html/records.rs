@@ -10,7 +10,7 @@ use crate::replay::Key;
 
 /// A block or a driver allocation that has not ended, or the part of its life since the last record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Open {
+pub(super) struct OpenRecord {
     /// The ordinal of the beginning.
     pub from: u64,
     /// When it was allocated. Key and time together identify an allocation.
@@ -32,11 +32,11 @@ pub(super) struct Open {
     pub maker: u32,
 }
 
-impl Open {
+impl OpenRecord {
     /// The continuation from another ordinal on.
-    pub(super) fn continued_from(self, from: u64) -> Open {
+    pub(super) fn continued_from(self, from: u64) -> OpenRecord {
         let segment = if self.segment > 0 { from } else { 0 };
-        Open { from, segment, continues: true, ..self }
+        OpenRecord { from, segment, continues: true, ..self }
     }
 }
 
@@ -85,7 +85,7 @@ impl<W: Write> Records<W> {
     }
 
     /// Writes a block or a driver allocation.
-    pub(super) fn write(&mut self, key: Key, open: Open, end: Option<u64>) {
+    pub(super) fn write(&mut self, key: Key, open: OpenRecord, end: Option<u64>) {
         let (frame, kind, columns) = match key.space {
             Space::Block => (0, FrameKind::Blocks, 8),
             _ => (1, FrameKind::Memory, 10),

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use vramtrace_format::DeviceId;
 
-use super::records::{Open, OpenMapping, Records};
+use super::records::{OpenMapping, OpenRecord, Records};
 use crate::replay::Key;
 
 /// The mappings at one moment of the replay.
@@ -16,7 +16,7 @@ pub(super) struct Mapped {
     mappings: BTreeMap<u64, OpenMapping>,
     /// Parts of physical objects with another owner than the object: key of the object, address at
     /// which the part is mapped, record.
-    pub parts: Vec<(Key, u64, Open)>,
+    pub parts: Vec<(Key, u64, OpenRecord)>,
     /// Addresses of the blocks that have bytes without physical memory.
     pub paused: BTreeSet<u64>,
 }

@@ -3,9 +3,9 @@
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 use serde::Serialize;
-use vramtrace_format::{Cause, Header, Kind};
+use vramtrace_format::{DriverCause, Header, Kind};
 
-use super::recorded::{Owner, OwnerKind};
+use super::recorded::{OwnerKind, RecordOwner};
 use crate::analysis::{Layer, Level, Places, StackClassifier, autograd, is_dispatch};
 use crate::symbols::{Frame, Symbols};
 
@@ -57,7 +57,7 @@ const WRAPPERS: [&str; 7] =
     ["wrapper", "wrapped", "inner", "wrapped_fn", "decorate_context", "_fn", "wrapper_fn"];
 
 /// Builds the tables for these owners.
-pub(super) fn tables(owners: &Distinct<Owner>, symbols: &Symbols, header: &Header) -> Tables {
+pub(super) fn tables(owners: &Distinct<RecordOwner>, symbols: &Symbols, header: &Header) -> Tables {
     let classifier = StackClassifier::new(symbols, header);
     let places = Places::of_trace(header, symbols);
     let (mut libraries, mut files) = (Distinct::default(), Distinct::default());
@@ -81,9 +81,9 @@ pub(super) fn tables(owners: &Distinct<Owner>, symbols: &Symbols, header: &Heade
         for frame in symbols.indexes(*stack).iter().rev() {
             node = nodes.insert_full((node, *frame)).0 as u32 + 1;
         }
-        let roles = classifier.roles_at(*stack, level);
+        let key_frames = classifier.key_frames_at(*stack, level);
         let library =
-            classifier.library_name(&roles).map_or(0, |name| index(&mut libraries, name) + 1);
+            classifier.library_name(&key_frames).map_or(0, |name| index(&mut libraries, name) + 1);
         let key = (kind.cause(), classifier.holder_key(*stack, level));
         let (holder, is_new) = holders.insert_full(key);
         if is_new {
@@ -93,7 +93,7 @@ pub(super) fn tables(owners: &Distinct<Owner>, symbols: &Symbols, header: &Heade
                 function: named.function().unwrap_or_default().into_owned(),
                 caller: named.caller().map(place_and_function).unwrap_or_default(),
                 library,
-                driver_memory: kind.cause().map(Cause::words),
+                driver_memory: kind.cause().map(DriverCause::words),
                 why: named.why_no_frames(),
             });
         }

@@ -76,7 +76,7 @@ pub struct Damage {
     pub first: Vec<String>,
 }
 
-/// The most damaged ranges that are listed.
+/// Maximum number of damaged ranges that are listed.
 const LISTED: usize = 10;
 
 impl Damage {
@@ -134,13 +134,13 @@ pub struct PinFacts {
 
 impl FragFacts {
     pub fn of(frag: Frag, header: &Header) -> FragFacts {
-        /// The most holders: a trace may have thousands.
+        /// Maximum number of holders: a trace may have thousands.
         const PINS: usize = 100;
         let classifier = StackClassifier::new(&frag.symbols, header);
         let fact = |pin: &Pin| PinFacts {
             pin: *pin,
             library: classifier
-                .library_name(&classifier.roles_of_block(pin.stack))
+                .library_name(&classifier.key_frames_of_block(pin.stack))
                 .map(str::to_string),
             stack: classifier.named(pin.stack),
         };

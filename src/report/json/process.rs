@@ -199,7 +199,7 @@ pub struct RefusalFacts {
     pub result: i32,
 }
 
-/// The document. `top`: the most entries of the lists of live allocations, holders and the driver's own
+/// The document. `top`: maximum number of entries in the lists of live allocations, holders and the driver's own
 /// memory.
 pub fn report(processes: &[Process], top: usize) -> ProcessesReport<'_> {
     let figures: Vec<ProcessFigures> = processes.iter().map(ProcessFigures::of).collect();
@@ -368,7 +368,7 @@ pub struct RunFacts {
     pub held_at_end: Vec<MergedHolder>,
 }
 
-/// The value of `run`. `top`: the most holders at each moment. `None`: there are no ranks.
+/// The value of `run`. `top`: maximum number of holders at each moment. `None`: there are no ranks.
 pub fn run_facts(ranks: &[ProcessFigures], top: usize) -> Option<RunFacts> {
     (!ranks.is_empty()).then(|| RunFacts {
         cards: cards(ranks),

@@ -34,7 +34,7 @@ fn changed_lines(of: &Difference, top: usize) -> (Vec<&LineChange>, Option<Strin
     (shown, (!rest.is_empty()).then(more))
 }
 
-/// The comparison as text. `names`: the names of the two runs. `top`: the most rows of each table.
+/// The comparison as text. `names`: the names of the two runs. `top`: maximum number of rows of each table.
 pub fn text(differences: &[Difference], names: [&str; 2], top: usize) -> String {
     let mut out = format!("before  {}\nafter   {}\n", clean(names[0]), clean(names[1]));
     for of in differences {

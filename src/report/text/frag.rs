@@ -8,7 +8,7 @@ use crate::analysis::frag::{Frag, Pin, PoolFrag};
 use crate::analysis::{Level, Moment, StackClassifier};
 use crate::units::{clean, count, seconds, several, size};
 
-/// The whole report on one device. `name`: the name of the process. `top`: the most rows in the table of holders.
+/// The whole report on one device. `name`: the name of the process. `top`: maximum number of rows in the table of holders.
 pub fn text(name: &str, frag: &Frag, header: &Header, at: Moment, top: usize) -> String {
     let when = match at {
         Moment::Peak => "when it reserved most".into(),

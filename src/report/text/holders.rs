@@ -10,7 +10,7 @@ use super::stack::{called_from, frames, lead, words};
 use crate::analysis::ranks::MergedHolder;
 use crate::analysis::roles::Role;
 use crate::analysis::{
-    GroupBy, HeldMemory, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier,
+    GroupBy, Holder, Holding, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier,
     pool_hint, sum_of, with_cause,
 };
 use crate::replay::{InUse, Peak};
@@ -44,7 +44,7 @@ pub fn listing(
             continue;
         }
         let taken = who.live.held.iter().filter(|(of, _)| of.device == *id && of.cause.is_some());
-        let mut driver = HeldMemory::default();
+        let mut driver = Holding::default();
         taken.for_each(|(_, held)| driver.add(*held));
         let allocated = sum_of(here.iter().copied()).saturating_sub(driver.bytes);
         let all = here.iter().fold(0u64, |sum, holder| sum.saturating_add(holder.count));
@@ -120,7 +120,7 @@ fn overhead(of_device: Option<InUse>, bytes: u64) -> String {
 
 /// One row per holder, or per role.
 pub(super) fn table(holders: &[&Holder], title: &str, how: ListingOptions) -> String {
-    let rows: Vec<Row> = holders.iter().map(|holder| (*holder, None)).collect();
+    let rows: Vec<HolderRow> = holders.iter().map(|holder| (*holder, None)).collect();
     rows_table(&rows, title, how)
 }
 
@@ -154,12 +154,12 @@ pub fn merged_table(
     rows_table(&rows.collect::<Vec<_>>(), title, how)
 }
 
-/// A holder; of a run also the processes that have it, and the most bytes of one.
-type Row<'h> = (&'h Holder, Option<[String; 2]>);
+/// A holder; of a run also the processes that have it, and the highest number of bytes of one.
+type HolderRow<'h> = (&'h Holder, Option<[String; 2]>);
 
 /// The rows, each with its caller and notes on lines below it. The title stands above the bytes: in a separate column
 /// it would make the lines too long.
-fn rows_table(rows: &[Row], title: &str, how: ListingOptions) -> String {
+fn rows_table(rows: &[HolderRow], title: &str, how: ListingOptions) -> String {
     let by_role = rows.iter().any(|(holder, _)| holder.role.is_some());
     let [held_by, at_most] = match rows.iter().any(|(_, who)| who.is_some()) {
         true => ["held by", "at most"],
@@ -177,8 +177,8 @@ fn rows_table(rows: &[Row], title: &str, how: ListingOptions) -> String {
     ];
     let mut table = Table::titled(4, if by_role { "Lrrrlrll" } else { "lrrrlrlL" }, &titles);
     // No line holds what is free in PyTorch's cache.
-    let is_free = |(holder, _): &&Row| holder.stack.is_free_cache() && !by_role;
-    let (free, rows): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(is_free);
+    let is_free = |(holder, _): &&HolderRow| holder.stack.is_free_cache() && !by_role;
+    let (free, rows): (Vec<&HolderRow>, Vec<&HolderRow>) = rows.iter().partition(is_free);
     for (holder, who) in rows.iter().take(how.top) {
         let [who, most] = who.clone().unwrap_or_default();
         let place = match holder.role {

@@ -74,7 +74,7 @@ pub fn bars(values: &[u64], most: u64) -> String {
     values.iter().map(bar).collect()
 }
 
-/// The most characters in a line of a table; 0: no limit.
+/// Maximum width of a table in characters; 0: no limit.
 static COLUMNS: AtomicUsize = AtomicUsize::new(0);
 
 /// Limits the width of all tables that are rendered later: cells of text are shortened to fit.
@@ -127,7 +127,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// A column of text is not made narrower than this, in characters.
-const LEAST_TEXT: usize = 12;
+const MIN_TEXT_WIDTH: usize = 12;
 /// If the last column would be cut to fewer characters than this, it gets a line below the other columns.
 const READABLE: usize = 24;
 /// The additional indent of that line, in characters.
@@ -184,7 +184,7 @@ impl Table {
         std::iter::once(&self.head).filter(|head| !head.is_empty()).chain(&self.rows)
     }
 
-    /// `most`: the most characters in a line; 0: no limit.
+    /// `most`: maximum width in characters; 0: no limit.
     fn render_in(&self, most: usize) -> String {
         let mut out = String::new();
         if self.rows.is_empty() {
@@ -259,14 +259,14 @@ impl Table {
     }
 
     /// Narrows the widest column of text, one character at a time, until the row fits or no column
-    /// of text has more than [`LEAST_TEXT`] characters. Figures are never cut.
+    /// of text has more than [`MIN_TEXT_WIDTH`] characters. Figures are never cut.
     fn narrow(&self, widths: &mut [usize], most: usize) {
         let total = |widths: &[usize]| {
             let shown = widths.iter().filter(|width| **width > 0).count();
             self.indent + widths.iter().sum::<usize>() + 2 * shown.saturating_sub(1)
         };
         while total(widths) > most {
-            let text = |index: &usize| !self.is_right(*index) && widths[*index] > LEAST_TEXT;
+            let text = |index: &usize| !self.is_right(*index) && widths[*index] > MIN_TEXT_WIDTH;
             let Some(widest) = (0..widths.len()).filter(text).max_by_key(|index| widths[*index])
             else {
                 return;

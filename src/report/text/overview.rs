@@ -18,7 +18,7 @@ use vramtrace_format::{DeviceId, SummaryMoment};
 const LISTED: usize = 64;
 /// How many of the lowest and how many of the highest peaks are listed then.
 const ENDS: usize = 3;
-/// The most cards that are listed.
+/// Maximum number of cards that are listed.
 const CARDS: usize = 8;
 
 /// The whole overview: what failed, then all processes. `first`: the process that failed first, with its

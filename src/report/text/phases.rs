@@ -9,7 +9,7 @@ use crate::analysis::{Phase, SampledPhase};
 use crate::report::wording::gpu_name;
 use crate::units::{clean, count, seconds, shorten, size};
 
-/// The most characters of the name of a phase.
+/// Maximum length of a phase's name in characters.
 const WIDTH: usize = 48;
 
 /// `epoch > forward`, as the recorder's history has it.

@@ -17,7 +17,7 @@ use crate::units::{clean, count, limit, seconds, several, shorten, size};
 /// What the report on a process contains.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportOptions {
-    /// The most rows of each table.
+    /// Maximum number of rows of each table.
     pub top: usize,
     /// All tables; otherwise only what fits one screen.
     pub full: bool,

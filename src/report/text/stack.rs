@@ -5,7 +5,7 @@ use crate::analysis::{NamedStack, autograd};
 use crate::symbols::Frame;
 use crate::units::{clean, shorten};
 
-/// The most characters of a function's name. Names in C++ and Rust may have thousands.
+/// Maximum length of a function's name in characters. Names in C++ and Rust may have thousands.
 const FUNCTION_WIDTH: usize = 70;
 
 /// The frame that stands for a holder, with its forward operation in PyTorch's backward pass; or why there is none.

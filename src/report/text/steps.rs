@@ -10,7 +10,7 @@ use crate::report::wording::gpu_name;
 use crate::units::{count, seconds, several, size};
 
 /// Lists of more rows are cut down, without --full.
-const MOST_ROWS: usize = 40;
+const MAX_ROWS: usize = 40;
 /// The rows that are kept: at the begin, with the highest peaks, at the end.
 const KEPT: [usize; 3] = [8, 16, 8];
 /// Figures that differ by less than one part in this many are equal.
@@ -67,7 +67,7 @@ fn counted(steps: &Steps) -> String {
 }
 
 /// One row: iterations in a row that do the same, or forward passes apart from them.
-struct Row<'s> {
+struct StepRow<'s> {
     of: Of<'s>,
     memory: InStep,
 }
@@ -78,24 +78,24 @@ enum Of<'s> {
     Apart(&'s Apart),
 }
 
-fn rows(all: &Steps, device: DeviceId) -> Vec<Row<'_>> {
-    let mut rows: Vec<Row> = Vec::new();
+fn rows(all: &Steps, device: DeviceId) -> Vec<StepRow<'_>> {
+    let mut rows: Vec<StepRow> = Vec::new();
     let mut apart = all.apart.iter().peekable();
     let memory =
         |devices: &BTreeMap<DeviceId, InStep>| devices.get(&device).copied().unwrap_or_default();
-    let row = |apart| Row { of: Of::Apart(apart), memory: memory(&apart.devices) };
+    let row = |apart| StepRow { of: Of::Apart(apart), memory: memory(&apart.devices) };
     for (index, step) in all.steps().iter().enumerate() {
         while let Some(of) = apart.next_if(|of| of.after <= index) {
             rows.push(row(of));
         }
         let memory = memory(&step.devices);
         match rows.last_mut() {
-            Some(Row { of: Of::Steps(_, last), memory: before })
+            Some(StepRow { of: Of::Steps(_, last), memory: before })
                 if [last.state, step.state] == [StepState::Whole; 2] && same(*before, memory) =>
             {
                 *last = step;
             }
-            _ => rows.push(Row { of: Of::Steps(step, step), memory }),
+            _ => rows.push(StepRow { of: Of::Steps(step, step), memory }),
         }
     }
     rows.extend(apart.map(row));
@@ -108,8 +108,8 @@ fn same(one: InStep, other: InStep) -> bool {
 }
 
 /// The rows of a long list that are shown: indexes in ascending order.
-fn kept(rows: &[Row]) -> Vec<usize> {
-    if rows.len() <= MOST_ROWS {
+fn kept(rows: &[StepRow]) -> Vec<usize> {
+    if rows.len() <= MAX_ROWS {
         return (0..rows.len()).collect();
     }
     let [begin, highest, end] = KEPT;
@@ -122,7 +122,7 @@ fn kept(rows: &[Row]) -> Vec<usize> {
     by_peak
 }
 
-fn cells(row: &Row) -> [String; 5] {
+fn cells(row: &StepRow) -> [String; 5] {
     let peak = size(row.memory.peak_bytes);
     let left = size(row.memory.left_bytes);
     let (first, last) = match row.of {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use vramtrace_format::Cause;
+use vramtrace_format::DriverCause;
 use vramtrace_format::physical::MIB;
 
 use super::layout::{BOLD, DIM, Table, line, paint, section};
@@ -13,7 +13,7 @@ use crate::report::wording;
 use crate::symbols::base_name;
 use crate::units::{clean, seconds, shorten, size};
 
-/// The most characters of a name. Names of kernels may have thousands.
+/// Maximum length of a name in characters. Names of kernels may have thousands.
 const NAME_WIDTH: usize = 60;
 
 /// The sum for one device: live allocations, contexts, the driver's own allocations, the rest.
@@ -52,11 +52,14 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, shown: ReportOp
     }
     rows.push(("+", parts.contexts, "context".into()));
     // Without the calls of the driver only those of cuCtxSetLimit are known.
-    let words = |cause: Cause| match cause {
-        Cause::LocalMemory if !sum.has_causes => "local memory and heaps (cuCtxSetLimit)".into(),
+    let words = |cause: DriverCause| match cause {
+        DriverCause::LocalMemory if !sum.has_causes => {
+            "local memory and heaps (cuCtxSetLimit)".into()
+        }
         cause => format!("driver's {}", cause.words()),
     };
-    let causes = Cause::ALL.into_iter().map(|cause| (cause, parts.driver_own[cause as usize]));
+    let causes =
+        DriverCause::ALL.into_iter().map(|cause| (cause, parts.driver_own[cause as usize]));
     let causes = causes.filter(|(_, bytes)| *bytes > 0);
     rows.extend(causes.map(|(cause, bytes)| ("+", bytes, words(cause))));
     let rest = sum.unknown_bytes();

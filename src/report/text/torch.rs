@@ -8,7 +8,7 @@ use crate::replay::DeviceState;
 use crate::report::segments::SegmentCounts;
 use crate::units::{seconds, several, size};
 
-/// The most characters of a curve.
+/// Maximum width of a curve in characters.
 const COLUMNS: usize = 36;
 
 /// The section of a device; empty if PyTorch's allocator was not used on it.

@@ -9,9 +9,9 @@ use crate::units::{clean, count, shorten, size};
 pub struct TreeOptions {
     /// The share of all bytes, 0 to 1, below which nodes are summed up in one line.
     pub least: f64,
-    /// The most levels of branches.
+    /// Maximum number of levels of branches.
     pub depth: usize,
-    /// The most characters in a line.
+    /// Maximum length of a line in characters.
     pub width: usize,
 }
 
@@ -75,12 +75,12 @@ impl Print {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::HeldMemory;
+    use crate::analysis::Holding;
 
     fn node(name: &str, bytes: u64, children: Vec<Node>) -> Node {
         Node {
             name: name.into(),
-            held: HeldMemory { bytes, count: 1, ..HeldMemory::default() },
+            held: Holding { bytes, count: 1, ..Holding::default() },
             children,
         }
     }

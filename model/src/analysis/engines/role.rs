@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use vramtrace_format::Cause;
+use vramtrace_format::DriverCause;
 
 /// The purpose of an allocation. Charts stack them in this order, the longest lifetimes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,9 +73,9 @@ impl Role {
     }
 
     /// The role of memory that the driver took for itself.
-    pub fn of_cause(cause: Cause) -> Role {
+    pub fn of_cause(cause: DriverCause) -> Role {
         match cause {
-            Cause::Graphs => Role::GraphMemory,
+            DriverCause::Graphs => Role::GraphMemory,
             _ => Role::Context,
         }
     }

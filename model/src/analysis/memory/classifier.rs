@@ -45,7 +45,7 @@ pub struct StackClassifier<'s> {
 
 /// The frames of one stack that name its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FrameRoles {
+pub struct KeyFrames {
     /// Index of the innermost frame outside of frameworks.
     pub lead: Option<usize>,
     /// Index of the innermost frame of the program's own tree outside of `lead`.
@@ -78,8 +78,8 @@ impl<'s> StackClassifier<'s> {
         &self.symbols.frames()[index as usize]
     }
 
-    /// The roles of the frames of a stack of driver memory.
-    pub fn roles(&self, stack: StackId) -> FrameRoles {
+    /// The key frames of a stack of driver memory.
+    pub fn key_frames(&self, stack: StackId) -> KeyFrames {
         let frames = self.symbols.indexes(stack);
         let layer = |at: usize| self.layers[frames[at] as usize];
         let language = |at: usize| self.at(frames[at]).language;
@@ -118,7 +118,7 @@ impl<'s> StackClassifier<'s> {
         let of_program = |at: &usize| self.is_of_program(frames[*at]);
         let elsewhere = || (beyond..frames.len()).filter(read).filter(of_program).find(another);
         let caller = own.find(another).or_else(elsewhere);
-        FrameRoles { lead, caller, library: self.library_of(frames) }
+        KeyFrames { lead, caller, library: self.library_of(frames) }
     }
 
     /// The function of an engine that tells what memory is for; where it is of an allocator, the one that called it. In
@@ -141,18 +141,18 @@ impl<'s> StackClassifier<'s> {
         (last + 1..frames.len()).find(own)
     }
 
-    /// The roles of the frames of a block's stack: the library is the one that requested the block
+    /// The key frames of a block's stack: the library is the one that requested the block
     /// from PyTorch.
-    pub fn roles_of_block(&self, stack: StackId) -> FrameRoles {
+    pub fn key_frames_of_block(&self, stack: StackId) -> KeyFrames {
         let asked = self.symbols.indexes(stack).iter().find_map(|index| self.asked(*index));
-        FrameRoles { library: asked.or(Some(self.torch)), ..self.roles(stack) }
+        KeyFrames { library: asked.or(Some(self.torch)), ..self.key_frames(stack) }
     }
 
-    /// The roles of the frames of a stack, for memory at this level.
-    pub fn roles_at(&self, stack: StackId, level: Level) -> FrameRoles {
+    /// The key frames of a stack, for memory at this level.
+    pub fn key_frames_at(&self, stack: StackId, level: Level) -> KeyFrames {
         match level {
-            Level::Driver => self.roles(stack),
-            Level::Tensor => self.roles_of_block(stack),
+            Level::Driver => self.key_frames(stack),
+            Level::Tensor => self.key_frames_of_block(stack),
         }
     }
 
@@ -219,25 +219,25 @@ impl<'s> StackClassifier<'s> {
         // A function that calls itself down a tree of modules.
         shown.dedup_by_key(|index| (&frame(index).file, &frame(index).function));
         if shown.is_empty() {
-            let lead = self.roles(stack).lead.and_then(|at| all.get(at));
+            let lead = self.key_frames(stack).lead.and_then(|at| all.get(at));
             shown.extend(lead.or(all.first()));
         }
         shown
     }
 
     /// The name of the library that requested the memory. `None`: not known.
-    pub fn library_name(&self, roles: &FrameRoles) -> Option<&str> {
-        Some(&self.titles[roles.library? as usize])
+    pub fn library_name(&self, key_frames: &KeyFrames) -> Option<&str> {
+        Some(&self.titles[key_frames.library? as usize])
     }
 
     /// The library that requested the memory of a stack at this level.
     pub fn library_at(&self, stack: StackId, level: Level) -> Option<String> {
-        self.library_name(&self.roles_at(stack, level)).map(str::to_string)
+        self.library_name(&self.key_frames_at(stack, level)).map(str::to_string)
     }
 
     /// Whether a library other than the program and PyTorch requested the memory.
-    pub fn is_other_library(&self, roles: &FrameRoles) -> bool {
-        roles.library.is_some_and(|library| library != self.program && library != self.torch)
+    pub fn is_other_library(&self, key_frames: &KeyFrames) -> bool {
+        key_frames.library.is_some_and(|library| library != self.program && library != self.torch)
     }
 
     /// Whether PyTorch's cache requested the driver memory of this stack: for itself, or for a library's
@@ -247,7 +247,7 @@ impl<'s> StackClassifier<'s> {
             let frame = self.symbols.frames().get(*index as usize);
             frame.is_some_and(frames::is_torch_cache)
         };
-        self.roles(stack).library == Some(self.torch)
+        self.key_frames(stack).library == Some(self.torch)
             || self.symbols.indexes(stack).iter().any(of_cache)
     }
 
@@ -270,7 +270,7 @@ impl<'s> StackClassifier<'s> {
     /// The key of a stack by [`super::GroupBy::Line`], at this level. Stacks without frames have the reason
     /// as their key.
     pub fn holder_key(&self, stack: StackId, level: Level) -> impl Hash + Eq + use<'s> {
-        (self.why_empty(stack), self.line(stack, &self.roles_at(stack, level)))
+        (self.why_empty(stack), self.line(stack, &self.key_frames_at(stack, level)))
     }
 
     /// Why a stack has no frames. `None`: it has some.
@@ -279,7 +279,7 @@ impl<'s> StackClassifier<'s> {
     }
 
     /// The key by [`super::GroupBy::Line`]: library, line and calling line, and those of the forward operation.
-    pub(super) fn line(&self, stack: StackId, roles: &FrameRoles) -> impl Hash + Eq + use<'s> {
+    pub(super) fn line(&self, stack: StackId, key_frames: &KeyFrames) -> impl Hash + Eq + use<'s> {
         let line = |at| {
             let frame = self.frame(stack, at)?;
             // Without a line the function tells them apart: a library's file says nothing.
@@ -287,7 +287,7 @@ impl<'s> StackClassifier<'s> {
             Some((&frame.file, frame.line, function))
         };
         let forward = self.forward_key(stack);
-        (roles.library, line(roles.lead), line(roles.caller), forward)
+        (key_frames.library, line(key_frames.lead), line(key_frames.caller), forward)
     }
 
     /// Numbers the holders of blocks by [`super::GroupBy::Line`]: stacks of one holder have the same number.
@@ -306,24 +306,24 @@ impl<'s> StackClassifier<'s> {
     /// What the stacks of one forward line have in common.
     pub(super) fn forward_key(&self, stack: StackId) -> impl Hash + Eq + use<'s> {
         let forward = self.symbols.forward_of(stack)?;
-        let roles = self.roles(forward);
+        let key_frames = self.key_frames(forward);
         let line = |at| self.frame(forward, at).map(|frame| (&frame.file, frame.line));
-        Some((line(Some(roles.lead?))?, line(roles.caller)))
+        Some((line(Some(key_frames.lead?))?, line(key_frames.caller)))
     }
 
     /// The stack with its names, for memory at any level.
     pub fn named(&self, stack: StackId) -> NamedStack {
-        self.named_by(stack, &self.roles(stack))
+        self.named_by(stack, &self.key_frames(stack))
     }
 
-    pub(super) fn named_by(&self, id: StackId, roles: &FrameRoles) -> NamedStack {
-        let named = |id: StackId, roles: &FrameRoles| {
-            let (lead, caller) = (roles.lead, roles.caller);
+    pub(super) fn named_by(&self, id: StackId, key_frames: &KeyFrames) -> NamedStack {
+        let named = |id: StackId, key_frames: &KeyFrames| {
+            let (lead, caller) = (key_frames.lead, key_frames.caller);
             NamedStack { symbols: self.symbols.clone(), id, lead, caller, forward: None }
         };
-        let forward = self.symbols.forward_of(id).map(|id| named(id, &self.roles(id)));
+        let forward = self.symbols.forward_of(id).map(|id| named(id, &self.key_frames(id)));
         let forward = forward.filter(|forward| forward.lead().is_some()).map(Box::new);
-        NamedStack { forward, ..named(id, roles) }
+        NamedStack { forward, ..named(id, key_frames) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use vramtrace_format::{Cause, SiteId};
+use vramtrace_format::{DriverCause, SiteId};
 
 use super::classifier::{NamedStack, StackClassifier};
 use super::moment::Level;
@@ -44,9 +44,10 @@ pub struct Reconciled {
 impl Reconciled {
     /// Bytes by cause. Bytes without a known cause are `unknown`, which may be negative.
     pub fn driver_bytes_by_name(&self) -> BTreeMap<&'static str, i64> {
-        let of =
-            |cause: Cause| i64::try_from(self.parts.driver_own[cause as usize]).unwrap_or(i64::MAX);
-        let named = Cause::ALL.into_iter().map(|cause| (cause.name(), of(cause)));
+        let of = |cause: DriverCause| {
+            i64::try_from(self.parts.driver_own[cause as usize]).unwrap_or(i64::MAX)
+        };
+        let named = DriverCause::ALL.into_iter().map(|cause| (cause.name(), of(cause)));
         named.chain([("unknown", self.unknown_bytes())]).collect()
     }
 
@@ -75,7 +76,7 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
     let limit_bytes = device.limit_bytes.min(most);
     let has_causes = device.driver_own.has_causes();
     if basis == Basis::Now && !has_causes {
-        parts.driver_own[Cause::LocalMemory as usize] = limit_bytes;
+        parts.driver_own[DriverCause::LocalMemory as usize] = limit_bytes;
     }
     let process_bytes = parts.in_nvidia_smi()?;
     let sampled_ns = at.time_ns;
@@ -107,7 +108,7 @@ pub struct TakenBy {
 }
 
 /// The name of a holder of memory that the driver took: `graphs: train.py:41 capture`.
-pub fn with_cause(cause: Option<Cause>, name: String) -> String {
+pub fn with_cause(cause: Option<DriverCause>, name: String) -> String {
     match cause {
         Some(cause) => format!("{}: {name}", cause.words()),
         None => name,
@@ -142,9 +143,9 @@ pub fn taken_by(
     all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let named = |(of, bytes): (Originator, u64)| {
         let (library, stack) = classifier.map_or_else(Default::default, |classifier| {
-            let roles = classifier.roles(of.stack);
-            let library = classifier.library_name(&roles).map(str::to_string);
-            (library, classifier.named_by(of.stack, &roles))
+            let key_frames = classifier.key_frames(of.stack);
+            let library = classifier.library_name(&key_frames).map(str::to_string);
+            (library, classifier.named_by(of.stack, &key_frames))
         });
         TakenBy {
             bytes,

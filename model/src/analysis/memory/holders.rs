@@ -5,10 +5,10 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
-use vramtrace_format::{Cause, DeviceId, StackId};
+use vramtrace_format::{DeviceId, DriverCause, StackId};
 
-use super::classifier::{FrameRoles, NamedStack, StackClassifier};
-use super::holdings::{HeldMemory, Holdings, Owner};
+use super::classifier::{KeyFrames, NamedStack, StackClassifier};
+use super::holdings::{Holding, Holdings, Owner};
 use crate::analysis::engines::Role;
 use crate::facts::{self, ProcessId};
 use crate::symbols::FREE_CACHE;
@@ -62,7 +62,7 @@ pub struct Holder {
     /// What the driver took the memory for, as in `driver_bytes` of a report; absent where it was allocated.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "facts::cause")]
     #[cfg_attr(feature = "schemas", schemars(with = "Option<String>"))]
-    pub driver_memory: Option<Cause>,
+    pub driver_memory: Option<DriverCause>,
     /// Only in a listing by role.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schemas", schemars(with = "Option<String>"))]
@@ -101,19 +101,19 @@ pub(in crate::analysis) fn shared_out(mut holders: Vec<Holder>) -> Vec<Holder> {
 /// The sums of a group of stacks, and its largest stack.
 #[derive(Clone, Copy, Default)]
 pub(in crate::analysis) struct HolderSum {
-    sum: HeldMemory,
+    sum: Holding,
     stacks: u64,
     /// Bytes of the largest stack.
     most: u64,
     pub stack: StackId,
-    pub roles: FrameRoles,
+    pub key_frames: KeyFrames,
     pub of_cache: bool,
 }
 
 impl HolderSum {
     /// Adds a stack. True: it is the largest one so far; of equal ones that with the lowest id, so that the output does
     /// not depend on the order of hashes.
-    pub(in crate::analysis) fn add(&mut self, stack: StackId, held: HeldMemory) -> bool {
+    pub(in crate::analysis) fn add(&mut self, stack: StackId, held: Holding) -> bool {
         let first = self.stacks == 0;
         self.sum.add(held);
         self.stacks += 1;
@@ -129,22 +129,22 @@ impl StackClassifier<'_> {
     /// The holders of all devices, largest first.
     pub fn holders(&self, holdings: &Holdings, by: GroupBy) -> Vec<Holder> {
         match by {
-            GroupBy::Line => self.group(holdings, |stack, roles| self.line(stack, roles)),
-            GroupBy::Function => self.group(holdings, |stack, roles| {
+            GroupBy::Line => self.group(holdings, |stack, key_frames| self.line(stack, key_frames)),
+            GroupBy::Function => self.group(holdings, |stack, key_frames| {
                 let function = |at| {
                     let frame = self.frame(stack, at)?;
                     Some((&frame.file, &frame.function))
                 };
                 (
-                    roles.library,
-                    function(roles.lead),
-                    function(roles.caller),
+                    key_frames.library,
+                    function(key_frames.lead),
+                    function(key_frames.caller),
                     self.forward_key(stack),
                 )
             }),
             // The free memory of a cache is a separate holder.
             GroupBy::Library => {
-                self.group(holdings, |stack, roles| (roles.library, stack == FREE_CACHE))
+                self.group(holdings, |stack, key_frames| (key_frames.library, stack == FREE_CACHE))
             }
             GroupBy::Stack => self.group(holdings, |stack, _| {
                 let forward = self.symbols.forward_of(stack);
@@ -156,19 +156,20 @@ impl StackClassifier<'_> {
     fn group<K: Hash + Eq>(
         &self,
         holdings: &Holdings,
-        key: impl Fn(StackId, &FrameRoles) -> K,
+        key: impl Fn(StackId, &KeyFrames) -> K,
     ) -> Vec<Holder> {
         let mut all: FxHashMap<_, HolderSum> = FxHashMap::default();
         for (&Owner { device, stack, of_cache, cause }, held) in &holdings.held {
-            let roles = if of_cache { self.roles_of_block(stack) } else { self.roles(stack) };
-            let key = (device, cause, self.why_empty(stack), key(stack, &roles));
+            let key_frames =
+                if of_cache { self.key_frames_of_block(stack) } else { self.key_frames(stack) };
+            let key = (device, cause, self.why_empty(stack), key(stack, &key_frames));
             let group = all.entry(key).or_default();
             if group.add(stack, *held) {
-                (group.roles, group.of_cache) = (roles, of_cache);
+                (group.key_frames, group.of_cache) = (key_frames, of_cache);
             }
         }
         let holder =
-            |((device, cause, ..), group): ((DeviceId, Option<Cause>, _, K), HolderSum)| {
+            |((device, cause, ..), group): ((DeviceId, Option<DriverCause>, _, K), HolderSum)| {
                 self.holder(device, cause, None, group)
             };
         shared_out(all.into_iter().map(holder).collect())
@@ -178,9 +179,9 @@ impl StackClassifier<'_> {
     pub(in crate::analysis) fn holder(
         &self,
         device: DeviceId,
-        cause: Option<Cause>,
+        cause: Option<DriverCause>,
         role: Option<Role>,
-        HolderSum { sum, stacks, stack, roles, of_cache, .. }: HolderSum,
+        HolderSum { sum, stacks, stack, key_frames, of_cache, .. }: HolderSum,
     ) -> Holder {
         let brought_back_by = sum.brought_back_by.map(|by| self.named(by));
         Holder {
@@ -192,9 +193,9 @@ impl StackClassifier<'_> {
             brought_back_by: brought_back_by.filter(|by| by.lead().is_some()),
             share: 0.0,
             device,
-            library: self.library_name(&roles).map(str::to_string),
+            library: self.library_name(&key_frames).map(str::to_string),
             stacks,
-            stack: self.named_by(stack, &roles),
+            stack: self.named_by(stack, &key_frames),
             process: self.process,
             driver_memory: cause,
             role,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use vramtrace_format::{Cause, DeviceId, Space, StackId, SummaryHolder};
+use vramtrace_format::{DeviceId, DriverCause, Space, StackId, SummaryHolder};
 
 use crate::analysis::{Level, Moment};
 use crate::replay::{DeviceState, History, Key, Live, Peak, SegmentAt, State, Until, Visitor};
@@ -24,7 +24,7 @@ use crate::trace::{Definitions, Trace};
 /// As JSON its bytes and its count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-pub struct HeldMemory {
+pub struct Holding {
     /// Shares of physical memory, as [`Live::share`] counts them; of blocks the part of their size
     /// that has memory below it.
     pub bytes: u64,
@@ -44,13 +44,13 @@ pub struct HeldMemory {
     pub variance: f64,
 }
 
-impl HeldMemory {
+impl Holding {
     /// The standard error of `bytes`, in bytes.
     pub fn error(&self) -> u64 {
         self.variance.sqrt() as u64
     }
 
-    pub fn add(&mut self, other: HeldMemory) {
+    pub fn add(&mut self, other: Holding) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count = self.count.saturating_add(other.count);
         self.paused = self.paused.saturating_add(other.paused);
@@ -68,7 +68,7 @@ pub struct Owner {
     /// Blocks of a framework's cache, or what is free in it. False: driver memory.
     pub of_cache: bool,
     /// What the driver took it for, in no allocation. `None`: it was allocated.
-    pub cause: Option<Cause>,
+    pub cause: Option<DriverCause>,
 }
 
 impl Owner {
@@ -81,7 +81,7 @@ impl Owner {
     }
 
     /// Of what the driver took for itself.
-    pub fn of_driver(device: DeviceId, stack: StackId, cause: Cause) -> Owner {
+    pub fn of_driver(device: DeviceId, stack: StackId, cause: DriverCause) -> Owner {
         Owner { cause: Some(cause), ..Owner::of_memory(device, stack) }
     }
 }
@@ -96,7 +96,7 @@ pub struct Holdings {
     pub level: Level,
     /// Driver memory (at the level of tensors without a framework's segments), a framework's blocks, the rest of its
     /// segments, and what the driver took for itself.
-    pub held: FxHashMap<Owner, HeldMemory>,
+    pub held: FxHashMap<Owner, Holding>,
     /// The moment of each device's figures, ns since the start of the trace.
     pub at_ns: BTreeMap<DeviceId, u64>,
     /// Devices with a known peak whose events are missing in the trace: no stacks are known.
@@ -144,7 +144,7 @@ impl Holdings {
         at_peaks.found
     }
 
-    pub fn add(&mut self, owner: Owner, held: HeldMemory) {
+    pub fn add(&mut self, owner: Owner, held: Holding) {
         self.held.entry(owner).or_default().add(held);
     }
 
@@ -168,10 +168,10 @@ impl Holdings {
                 continue;
             }
             let owner = Owner { of_cache, ..Owner::of_memory(device, stack) };
-            self.add(owner, HeldMemory { bytes, count, ..HeldMemory::default() });
+            self.add(owner, Holding { bytes, count, ..Holding::default() });
         }
         if segments > blocks {
-            let free = HeldMemory { bytes: segments - blocks, count: 1, ..HeldMemory::default() };
+            let free = Holding { bytes: segments - blocks, count: 1, ..Holding::default() };
             self.add(Owner::of_cache(device, FREE_CACHE), free);
         }
     }
@@ -307,7 +307,7 @@ impl Owned {
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'s> {
     pub owner: Owner,
-    pub held: HeldMemory,
+    pub held: Holding,
     /// `None` for the rest of a segment, for unmapped memory, and for what the driver took.
     pub allocation: Option<(Key, &'s Live)>,
 }
@@ -322,7 +322,7 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
         for (address, bytes) in state.cache.outside() {
             let key = Key::block(address);
             if let Some(live) = state.live.get(key) {
-                let held = sampled(live, HeldMemory { bytes, count: 1, ..HeldMemory::default() });
+                let held = sampled(live, Holding { bytes, count: 1, ..Holding::default() });
                 let owner = Owner::of_cache(live.device, live.stack);
                 take(Piece { owner, held, allocation: Some((key, live)) });
             }
@@ -342,14 +342,14 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
     for asleep in state.space.asleep() {
         let in_segment = || state.cache.segment_of(asleep.address).is_some();
         if level == Level::Driver || !in_segment() {
-            let held = HeldMemory { count: 1, paused: asleep.size, ..HeldMemory::default() };
+            let held = Holding { count: 1, paused: asleep.size, ..Holding::default() };
             let owner = Owner::of_memory(asleep.owner.device, asleep.owner.stack);
             take(Piece { owner, held, allocation: None });
         }
     }
     for (device, sums) in &state.devices {
         for (maker, bytes) in sums.driver_own.makers() {
-            let held = HeldMemory { bytes, count: 1, ..HeldMemory::default() };
+            let held = Holding { bytes, count: 1, ..Holding::default() };
             let owner = Owner::of_driver(*device, maker.stack, maker.cause);
             take(Piece { owner, held, allocation: None });
         }
@@ -372,11 +372,11 @@ fn pieces_of_memory(owned: &Owned, key: Key, live: &Live, take: &mut dyn FnMut(P
         let bytes = part.bytes.min(rest);
         rest -= bytes;
         let brought_back_by = Some(part.by);
-        take(part.owner, HeldMemory { bytes, count: 1, brought_back_by, ..HeldMemory::default() });
+        take(part.owner, Holding { bytes, count: 1, brought_back_by, ..Holding::default() });
     }
     if rest > 0 || parts.is_empty() {
         let unmapped = if owned.is_unmapped(key) { rest } else { 0 };
-        take(live.stack, HeldMemory { bytes: rest, count: 1, unmapped, ..HeldMemory::default() });
+        take(live.stack, Holding { bytes: rest, count: 1, unmapped, ..Holding::default() });
     }
 }
 
@@ -401,12 +401,12 @@ fn pieces_of(
         let bytes = block.bytes - block.paused;
         let woken = state.space.at(block.address).and_then(|mapping| mapping.woken);
         let brought_back_by = woken.map(|woken| woken.by);
-        let held = HeldMemory {
+        let held = Holding {
             bytes,
             count: 1,
             paused: block.paused,
             brought_back_by,
-            ..HeldMemory::default()
+            ..Holding::default()
         };
         take(Piece {
             owner: Owner::of_cache(device, block.live.stack),
@@ -424,14 +424,14 @@ fn pieces_of(
 /// What is free in a framework's segments.
 fn take_free(device: DeviceId, bytes: u64, paused: u64, take: &mut dyn FnMut(Piece)) {
     if bytes > 0 || paused > 0 {
-        let held = HeldMemory { bytes, count: 1, paused, ..HeldMemory::default() };
+        let held = Holding { bytes, count: 1, paused, ..Holding::default() };
         take(Piece { owner: Owner::of_cache(device, FREE_CACHE), held, allocation: None });
     }
 }
 
 /// The figures of all blocks that this one stands for.
-fn sampled(live: &Live, held: HeldMemory) -> HeldMemory {
-    HeldMemory {
+fn sampled(live: &Live, held: Holding) -> Holding {
+    Holding {
         bytes: live.weigh(held.bytes),
         count: live.weigh(held.count),
         paused: live.weigh(held.paused),

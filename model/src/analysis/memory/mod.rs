@@ -16,11 +16,11 @@ pub mod sleeps;
 pub mod tree;
 
 pub use allocation_sizes::AllocationSizes;
-pub use classifier::{FrameRoles, NamedStack, StackClassifier};
+pub use classifier::{KeyFrames, NamedStack, StackClassifier};
 pub use driver_own::{Basis, Reconciled, TakenBy, reconcile, taken_by, with_cause};
 pub use frames::{Layer, Places, is_dispatch, pool_hint};
 pub use holders::{GroupBy, Holder, sum_of};
-pub use holdings::{HeldMemory, Holdings, Owner, Piece, each_piece};
+pub use holdings::{Holding, Holdings, Owner, Piece, each_piece};
 pub use moment::{Knowledge, Level, Moment, MomentFacts, StepMoment, knowledge};
 pub use over_time::{Curve, OverTime, OverTimeObserver, moments_for};
 pub use phases::{IgnoredRanges, InPhase, MAX_OPEN_RANGES, Phase, phases};

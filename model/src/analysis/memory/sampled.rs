@@ -10,7 +10,7 @@ use vramtrace_format::{DeviceId, Header, HistoryHolder, HistoryLevel, HistoryPha
 
 use super::classifier::{NamedStack, StackClassifier};
 use super::holders::{GroupBy, Holder};
-use super::holdings::{HeldMemory, Holdings, Owner};
+use super::holdings::{Holding, Holdings, Owner};
 use crate::facts;
 use crate::replay::History;
 use crate::replay::history::BinDevice;
@@ -103,10 +103,8 @@ impl SampledMoment {
             for holder in here.filter(|holder| holder.of_framework == of_framework) {
                 let of_cache = of_framework;
                 let owner = Owner { of_cache, ..Owner::of_memory(device, holder.stack) };
-                holdings.add(
-                    owner,
-                    HeldMemory { bytes: holder.highest, count: 1, ..HeldMemory::default() },
-                );
+                holdings
+                    .add(owner, Holding { bytes: holder.highest, count: 1, ..Holding::default() });
             }
             let mut holders = classifier.holders(&holdings, GroupBy::Line);
             holders.retain(|holder| holder.bytes > 0);

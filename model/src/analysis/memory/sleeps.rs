@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use vramtrace_format::{Cause, DeviceId, Kind, StackId, Stamped};
+use vramtrace_format::{DeviceId, DriverCause, Kind, StackId, Stamped};
 
 use super::classifier::{NamedStack, StackClassifier};
 use super::holdings::Holdings;
@@ -207,7 +207,7 @@ impl Observer for SleepsObserver {
 pub enum ResidentPart {
     Context,
     /// Memory that the driver took for itself, by cause and by the stack of the call.
-    Driver(Cause, StackId),
+    Driver(DriverCause, StackId),
     /// The unused reserves of pools and graphs.
     Reserves(Kind),
     /// A framework's blocks, and the free part of its segments.
@@ -476,11 +476,11 @@ impl SleepsFacts {
         let stayed = |rest: Rest| {
             let stack = rest.stack();
             let library = stack.zip(classifier).and_then(|(stack, classifier)| {
-                let roles = match rest.what {
-                    ResidentPart::Blocks(_) => classifier.roles_of_block(stack),
-                    _ => classifier.roles(stack),
+                let key_frames = match rest.what {
+                    ResidentPart::Blocks(_) => classifier.key_frames_of_block(stack),
+                    _ => classifier.key_frames(stack),
                 };
-                classifier.library_name(&roles).map(str::to_string)
+                classifier.library_name(&key_frames).map(str::to_string)
             });
             StayedFacts {
                 part_name: rest.what.name(),

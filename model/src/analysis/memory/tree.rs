@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use vramtrace_format::{Cause, DeviceId, StackId};
+use vramtrace_format::{DeviceId, DriverCause, StackId};
 
-use super::holdings::{HeldMemory, Holdings};
+use super::holdings::{Holding, Holdings};
 use super::moment::Level;
 use crate::analysis::{StackClassifier, autograd};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
@@ -17,7 +17,7 @@ use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 pub struct Node {
     pub name: String,
     #[serde(flatten)]
-    pub held: HeldMemory,
+    pub held: Holding,
     /// Largest first.
     pub children: Vec<Node>,
 }
@@ -30,7 +30,7 @@ enum NodeKey {
 
 #[derive(Debug, Default)]
 struct NodeBuilder {
-    held: HeldMemory,
+    held: Holding,
     children: FxHashMap<NodeKey, NodeBuilder>,
 }
 
@@ -52,8 +52,8 @@ impl<'c, 's> Tree<'c, 's> {
         for (of, held) in holdings.held.iter().filter(|(of, _)| of.device == device) {
             let level = if of.of_cache { Level::Tensor } else { Level::Driver };
             let library = by_library.then(|| {
-                let roles = self.classifier.roles_at(of.stack, level);
-                self.classifier.library_name(&roles).unwrap_or("?").to_string()
+                let key_frames = self.classifier.key_frames_at(of.stack, level);
+                self.classifier.library_name(&key_frames).unwrap_or("?").to_string()
             });
             self.add_below(library, of.stack, *held, of.cause.map(taken_by_driver));
         }
@@ -64,7 +64,7 @@ impl<'c, 's> Tree<'c, 's> {
         &mut self,
         above: Option<String>,
         stack: StackId,
-        held: HeldMemory,
+        held: Holding,
     ) {
         self.add_below(above, stack, held, None);
     }
@@ -74,7 +74,7 @@ impl<'c, 's> Tree<'c, 's> {
         &mut self,
         above: Option<String>,
         stack: StackId,
-        held: HeldMemory,
+        held: Holding,
         leaf: Option<String>,
     ) {
         let frames = self.classifier.shown_frames(stack, self.fold);
@@ -104,7 +104,7 @@ impl<'c, 's> Tree<'c, 's> {
 }
 
 /// The leaf of memory that the driver took.
-pub fn taken_by_driver(cause: Cause) -> String {
+pub fn taken_by_driver(cause: DriverCause) -> String {
     format!("{}, taken by the driver", cause.words())
 }
 

@@ -42,7 +42,7 @@ pub(in crate::analysis) enum StackClass {
 
 /// The part of a step that runs while memory of a class is allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::analysis) enum TrainingPhase {
+pub(in crate::analysis) enum StepPart {
     #[default]
     Outside,
     Forward,
@@ -52,16 +52,16 @@ pub(in crate::analysis) enum TrainingPhase {
 
 impl StackClass {
     /// The phase of an allocation of this class. `None`: it may happen in any phase.
-    pub(in crate::analysis) fn phase(self) -> Option<TrainingPhase> {
+    pub(in crate::analysis) fn phase(self) -> Option<StepPart> {
         match self {
             StackClass::Outside | StackClass::Constructor | StackClass::Load | StackClass::Copy => {
-                Some(TrainingPhase::Outside)
+                Some(StepPart::Outside)
             }
-            StackClass::Forward => Some(TrainingPhase::Forward),
+            StackClass::Forward => Some(StepPart::Forward),
             StackClass::Backward | StackClass::Accumulate | StackClass::Recompute => {
-                Some(TrainingPhase::Backward)
+                Some(StepPart::Backward)
             }
-            StackClass::Optimizer | StackClass::OptimizerState => Some(TrainingPhase::Optimizer),
+            StackClass::Optimizer | StackClass::OptimizerState => Some(StepPart::Optimizer),
             StackClass::Unknown | StackClass::Cache | StackClass::Is(_) | StackClass::Compiled => {
                 None
             }

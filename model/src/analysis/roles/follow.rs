@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 
 use vramtrace_format::{DeviceId, Header, Kind, StackId, Stamped, ThreadId};
 
-use super::class::{StackClass, StackClasses, TrainingPhase};
+use super::class::{StackClass, StackClasses, StepPart};
 use super::life::{End, Learned, Life, StackAndSize, TrainingProgress};
 use super::{LiveRoles, Role, rules};
 use crate::replay::{
@@ -347,7 +347,7 @@ impl<C: Borrow<StackClasses>, F: Sink> Follower<C, F> {
 
     /// Reports the frees since the last allocation. `ended`: the progress at them, which allocations alone change. `next`: the
     /// phase of the next allocation, if there is one.
-    fn end_freed(&mut self, ended: TrainingProgress, next: Option<TrainingPhase>) {
+    fn end_freed(&mut self, ended: TrainingProgress, next: Option<StepPart>) {
         for Freed { of, at, same_thread } in &self.freed {
             let end = End::Freed { same_thread: *same_thread, next };
             self.sink.ended(&of.life(ended, end), of, Some(*at));

@@ -8,7 +8,7 @@ use vramtrace_format::{DeviceId, StackId};
 use super::{Allocation, Role, RoleFinder, RoleLearner};
 use crate::analysis::StackClassifier;
 use crate::analysis::holders::{Holder, HolderSum, shared_out};
-use crate::analysis::holdings::{HeldMemory, Owner, Piece, each_piece, places};
+use crate::analysis::holdings::{Holding, Owner, Piece, each_piece, places};
 use crate::analysis::tree::Tree;
 use crate::analysis::{Level, Moment};
 use crate::replay::{Key, Live, State, Until, Visitor};
@@ -59,13 +59,13 @@ impl LiveRoles {
 /// The memory held at one moment, by device, role and stack.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeldByRole {
-    pub held: FxHashMap<(DeviceId, Role, StackId), HeldMemory>,
+    pub held: FxHashMap<(DeviceId, Role, StackId), Holding>,
 }
 
 impl HeldByRole {
     /// The sums of a device by role, without roles that hold nothing.
-    pub fn of_device(&self, device: DeviceId) -> BTreeMap<Role, HeldMemory> {
-        let mut sums: BTreeMap<Role, HeldMemory> = BTreeMap::new();
+    pub fn of_device(&self, device: DeviceId) -> BTreeMap<Role, Holding> {
+        let mut sums: BTreeMap<Role, Holding> = BTreeMap::new();
         for ((of, role, _), held) in &self.held {
             if *of == device {
                 sums.entry(*role).or_default().add(*held);
@@ -81,7 +81,7 @@ impl HeldByRole {
     }
 
     /// Adds held memory.
-    pub fn add(&mut self, device: DeviceId, role: Role, stack: StackId, held: HeldMemory) {
+    pub fn add(&mut self, device: DeviceId, role: Role, stack: StackId, held: Holding) {
         self.held.entry((device, role, stack)).or_default().add(held);
     }
 
@@ -97,7 +97,7 @@ impl HeldByRole {
             all.entry((*device, *role)).or_default().add(*stack, *held);
         }
         let holder = |((device, role), mut group): (_, HolderSum)| {
-            group.roles = classifier.roles_at(group.stack, level);
+            group.key_frames = classifier.key_frames_at(group.stack, level);
             group.of_cache = level == Level::Tensor;
             classifier.holder(device, None, Some(role), group)
         };

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::StackId;
 
 use super::Role;
-use super::class::{StackClass, TrainingPhase};
+use super::class::{StackClass, StepPart};
 
 /// The progress of the program: the number of phases that have begun, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub(super) struct TrainingProgress {
     /// Number of allocations in backward passes.
     pub in_backward: u32,
     /// The current phase.
-    pub phase: TrainingPhase,
-    /// The last phase that was not [`TrainingPhase::Outside`].
-    pub last: TrainingPhase,
+    pub phase: StepPart,
+    /// The last phase that was not [`StepPart::Outside`].
+    pub last: StepPart,
 }
 
 impl TrainingProgress {
@@ -28,17 +28,17 @@ impl TrainingProgress {
         let Some(phase) = class.phase() else { return };
         if phase != self.phase {
             match phase {
-                TrainingPhase::Forward => self.forwards += 1,
-                TrainingPhase::Backward => self.backwards += 1,
-                TrainingPhase::Optimizer => self.optimizers += 1,
-                TrainingPhase::Outside => {}
+                StepPart::Forward => self.forwards += 1,
+                StepPart::Backward => self.backwards += 1,
+                StepPart::Optimizer => self.optimizers += 1,
+                StepPart::Outside => {}
             }
             self.phase = phase;
         }
-        if phase != TrainingPhase::Outside {
+        if phase != StepPart::Outside {
             self.last = phase;
         }
-        self.in_backward += u32::from(phase == TrainingPhase::Backward);
+        self.in_backward += u32::from(phase == StepPart::Backward);
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) const KEPT: u32 = 3;
 pub(super) enum End {
     /// It was freed. `same_thread`: by the thread that allocated it. `next`: the phase of the next
     /// allocation; `None`: there was none.
-    Freed { same_thread: bool, next: Option<TrainingPhase> },
+    Freed { same_thread: bool, next: Option<StepPart> },
     /// It was live at the end of the trace, or before missing events.
     NotSeen,
 }
@@ -99,7 +99,7 @@ impl Life {
     }
 
     /// Whether it was freed in this phase, and the phase continued.
-    pub(super) fn freed_amid(&self, phase: TrainingPhase) -> bool {
+    pub(super) fn freed_amid(&self, phase: StepPart) -> bool {
         let went_on = matches!(self.end, End::Freed { next, .. } if next == Some(phase));
         self.ended.phase == phase && went_on
     }

@@ -20,6 +20,6 @@ mod rules;
 mod tests;
 
 pub use super::engines::Role;
-pub(super) use class::{StackClass, StackClasses, TrainingPhase as RolePhase, mark};
+pub(super) use class::{StackClass, StackClasses, StepPart as RolePhase, mark};
 pub use follow::{Allocation, FreedAt, RoleFinder, RoleLearner, RoleObserver};
 pub use held::{HeldByRole, LiveRoles, RolesAt};

@@ -2,7 +2,7 @@
 //! has the reasons.
 
 use super::Role;
-use super::class::{StackClass, TrainingPhase};
+use super::class::{StackClass, StepPart};
 use super::life::{End, KEPT, Learned, Life, StackAndSize};
 
 /// In a backward pass that the end of the trace interrupts, memory that is older than this many of its
@@ -41,7 +41,7 @@ fn cache(life: &Life, learned: &Learned) -> Role {
     if life.backwards() > 0 && life.backwards() < KEPT {
         return Role::Activations;
     }
-    match life.is_freed() && life.forwards() == 0 && life.ended.phase == TrainingPhase::Forward {
+    match life.is_freed() && life.forwards() == 0 && life.ended.phase == StepPart::Forward {
         true => within_forward(learned),
         false => Role::KvCache,
     }
@@ -64,13 +64,13 @@ fn forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     }
     if life.forwards() == 0 {
         return match life.ended.phase {
-            TrainingPhase::Forward => within_forward(learned),
+            StepPart::Forward => within_forward(learned),
             _ => Role::Activations,
         };
     }
     // Memory that a later forward pass reads and replaces is freed during that pass. The result that a
     // variable holds until the next one replaces it is freed after that pass.
-    match life.freed_amid(TrainingPhase::Forward) && !learned.trains() {
+    match life.freed_amid(StepPart::Forward) && !learned.trains() {
         true => Role::KvCache,
         false => Role::Activations,
     }
@@ -138,9 +138,9 @@ fn outside(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
             _ => learned.usual(site).unwrap_or(Role::Unknown),
         };
     }
-    let after_forward = life.born.last == TrainingPhase::Forward;
+    let after_forward = life.born.last == StepPart::Forward;
     let functional = learned.forwards() == 0;
-    if life.backwards() > 0 || life.ended.phase == TrainingPhase::Backward {
+    if life.backwards() > 0 || life.ended.phase == StepPart::Backward {
         // The loss is allocated after the forward pass; a model without modules allocates all here.
         return match after_forward || functional {
             true => Role::Activations,
@@ -169,9 +169,9 @@ mod tests {
     /// A life that began in `born` and ended so many forward and backward passes later in `phase`.
     fn life(
         class: StackClass,
-        born: TrainingPhase,
+        born: StepPart,
         passes: (u32, u32),
-        phase: TrainingPhase,
+        phase: StepPart,
     ) -> Life {
         let begin = TrainingProgress {
             forwards: 5,
@@ -210,35 +210,28 @@ mod tests {
 
     #[test]
     fn an_optimizer_that_allocates_nothing_ends_no_backward() {
-        let freed =
-            life(StackClass::Backward, TrainingPhase::Backward, (0, 0), TrainingPhase::Backward);
+        let freed = life(StackClass::Backward, StepPart::Backward, (0, 0), StepPart::Backward);
         assert_eq!(role(&freed, SITE, &training()), Role::Temporary, "by the engine's thread");
-        let end = End::Freed { same_thread: false, next: Some(TrainingPhase::Forward) };
+        let end = End::Freed { same_thread: false, next: Some(StepPart::Forward) };
         assert_eq!(role(&Life { end, ..freed }, SITE, &training()), Role::Gradients);
     }
 
     #[test]
     fn what_a_run_died_with_in_backward_is_reported_by_its_like_or_by_its_age() {
         let mut learned = training();
-        let mut cut = kept(life(
-            StackClass::Backward,
-            TrainingPhase::Backward,
-            (0, 0),
-            TrainingPhase::Backward,
-        ));
+        let mut cut =
+            kept(life(StackClass::Backward, StepPart::Backward, (0, 0), StepPart::Backward));
         assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "just made");
         cut.ended.in_backward += 2 * NODES;
         assert_eq!(role(&cut, SITE, &learned), Role::Gradients, "outlived many nodes");
-        let earlier =
-            life(StackClass::Backward, TrainingPhase::Backward, (0, 0), TrainingPhase::Backward);
+        let earlier = life(StackClass::Backward, StepPart::Backward, (0, 0), StepPart::Backward);
         learned.note(&earlier, SITE, Role::Temporary);
         assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "as all of its site were");
     }
 
     #[test]
     fn what_a_forward_keeps_once_is_scratch_and_again_and_again_is_not() {
-        let long =
-            kept(life(StackClass::Forward, TrainingPhase::Forward, (9, 9), TrainingPhase::Outside));
+        let long = kept(life(StackClass::Forward, StepPart::Forward, (9, 9), StepPart::Outside));
         let mut learned = training();
         learned.note(&long, SITE, Role::Activations);
         assert_eq!(role(&long, SITE, &learned), Role::Workspace);
@@ -250,10 +243,9 @@ mod tests {
 
     #[test]
     fn in_inference_what_the_next_forward_replaces_is_a_cache() {
-        let within =
-            life(StackClass::Forward, TrainingPhase::Forward, (1, 0), TrainingPhase::Forward);
+        let within = life(StackClass::Forward, StepPart::Forward, (1, 0), StepPart::Forward);
         assert_eq!(role(&within, SITE, &inference()), Role::KvCache);
-        let behind = End::Freed { same_thread: true, next: Some(TrainingPhase::Outside) };
+        let behind = End::Freed { same_thread: true, next: Some(StepPart::Outside) };
         let result = Life { end: behind, ..within };
         assert_eq!(role(&result, SITE, &inference()), Role::Activations, "a variable held it");
         assert_eq!(role(&within, SITE, &training()), Role::Activations, "a validation loop");
@@ -261,12 +253,10 @@ mod tests {
 
     #[test]
     fn parameters_without_a_module_have_gradients_of_their_size() {
-        let long =
-            kept(life(StackClass::Outside, TrainingPhase::Outside, (9, 9), TrainingPhase::Outside));
+        let long = kept(life(StackClass::Outside, StepPart::Outside, (9, 9), StepPart::Outside));
         let mut learned = training();
         assert_eq!(role(&long, SITE, &learned), Role::Input, "a data set");
-        let gradient =
-            life(StackClass::Backward, TrainingPhase::Backward, (1, 0), TrainingPhase::Outside);
+        let gradient = life(StackClass::Backward, StepPart::Backward, (1, 0), StepPart::Outside);
         learned.note(&gradient, SITE, Role::Gradients);
         assert_eq!(role(&long, SITE, &learned), Role::Weights);
         assert_eq!(role(&long, SITE, &inference()), Role::Unknown);
@@ -277,8 +267,7 @@ mod tests {
     fn with_weights(class: StackClass, loaded: u32, others: u32) -> (Learned, StackAndSize) {
         let mut learned = Learned::default();
         let of = |stack| StackAndSize { stack: StackId(stack), ..SITE };
-        let long =
-            |class| kept(life(class, TrainingPhase::Outside, (9, 9), TrainingPhase::Outside));
+        let long = |class| kept(life(class, StepPart::Outside, (9, 9), StepPart::Outside));
         for _ in 0..loaded {
             learned.note(&long(StackClass::Load), of(3), Role::Weights);
         }
@@ -287,12 +276,8 @@ mod tests {
         }
         for pass in 5..8 {
             for _ in 0..2 {
-                let mut gradient = life(
-                    StackClass::Backward,
-                    TrainingPhase::Backward,
-                    (1, 0),
-                    TrainingPhase::Outside,
-                );
+                let mut gradient =
+                    life(StackClass::Backward, StepPart::Backward, (1, 0), StepPart::Outside);
                 (gradient.born.backwards, gradient.ended.backwards) = (pass, pass);
                 learned.note(&gradient, of(9), Role::Gradients);
             }
@@ -307,8 +292,7 @@ mod tests {
 
     #[test]
     fn copies_of_weights_have_no_gradients_of_their_own() {
-        let copied =
-            kept(life(StackClass::Copy, TrainingPhase::Outside, (9, 9), TrainingPhase::Outside));
+        let copied = kept(life(StackClass::Copy, StepPart::Outside, (9, 9), StepPart::Outside));
         let (learned, site) = with_weights(StackClass::Copy, 2, 2);
         assert_eq!(role(&copied, site, &learned), Role::Copies, "for an average");
         let (learned, site) = with_weights(StackClass::Copy, 0, 2);
@@ -320,8 +304,7 @@ mod tests {
 
     #[test]
     fn in_a_loop_without_modules_what_is_beyond_the_gradients_is_not_known() {
-        let long =
-            kept(life(StackClass::Outside, TrainingPhase::Outside, (9, 9), TrainingPhase::Outside));
+        let long = kept(life(StackClass::Outside, StepPart::Outside, (9, 9), StepPart::Outside));
         let (mut learned, parameters) = with_weights(StackClass::Outside, 0, 2);
         let momentum = StackAndSize { stack: StackId(4), ..SITE };
         learned.note(&long, momentum, Role::Unknown);
@@ -336,21 +319,19 @@ mod tests {
 
     #[test]
     fn a_loss_is_an_activation_and_a_batch_is_input() {
-        let batch =
-            life(StackClass::Outside, TrainingPhase::Outside, (1, 1), TrainingPhase::Outside);
+        let batch = life(StackClass::Outside, StepPart::Outside, (1, 1), StepPart::Outside);
         assert_eq!(role(&batch, SITE, &training()), Role::Input);
-        let mut loss =
-            life(StackClass::Outside, TrainingPhase::Outside, (0, 1), TrainingPhase::Backward);
-        loss.born.last = TrainingPhase::Forward;
+        let mut loss = life(StackClass::Outside, StepPart::Outside, (0, 1), StepPart::Backward);
+        loss.born.last = StepPart::Forward;
         assert_eq!(role(&loss, SITE, &training()), Role::Activations);
     }
 
     #[test]
     fn what_helps_to_load_is_gone_before_the_model_runs() {
-        let copy = life(StackClass::Load, TrainingPhase::Outside, (0, 0), TrainingPhase::Outside);
+        let copy = life(StackClass::Load, StepPart::Outside, (0, 0), StepPart::Outside);
         assert_eq!(role(&copy, SITE, &training()), Role::Temporary);
         assert_eq!(role(&kept(copy), SITE, &training()), Role::Weights);
-        let model = life(StackClass::Load, TrainingPhase::Outside, (3, 0), TrainingPhase::Outside);
+        let model = life(StackClass::Load, StepPart::Outside, (3, 0), StepPart::Outside);
         assert_eq!(role(&model, SITE, &inference()), Role::Weights, "of a model that was swapped");
     }
 }

@@ -26,7 +26,7 @@ use vramtrace_format::{DeviceId, Kind};
 use super::live::{Key, Live, LiveSet};
 use super::mapping::{AddressSpace, Asleep, Mapping};
 pub(super) use ranges::SegmentChange;
-use ranges::{DriverRange, Ranges};
+use ranges::{Extent, Ranges};
 
 /// The effect of placing a block. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,7 +106,7 @@ impl CacheState {
         {
             // Unmapped parts have no memory, but belong to the segment.
             let end = address.saturating_add(size).min(reservation.end());
-            let range = DriverRange::new(end, device, Backing::Mapping).inside(reservation.address);
+            let range = Extent::new(end, device, Backing::Mapping).inside(reservation.address);
             ranges.cover(address, end, range);
             known = known || ranges.begin_block(address);
             let rest = ranges.take_in(address, size, device);
@@ -154,7 +154,7 @@ impl CacheState {
         self.add(mapping.address, mapped(mapping, live, space))
     }
 
-    fn add(&mut self, start: u64, range: DriverRange) -> (Vec<SegmentChange>, Vec<(u64, u64)>) {
+    fn add(&mut self, start: u64, range: Extent) -> (Vec<SegmentChange>, Vec<(u64, u64)>) {
         if !self.is_used {
             return (Vec::new(), Vec::new());
         }
@@ -174,7 +174,7 @@ impl CacheState {
     /// Adds an unmapped part of a reservation.
     pub(super) fn put_asleep(&mut self, piece: &Asleep, reservation: u64) {
         if self.is_used {
-            let range = DriverRange::new(piece.end(), piece.owner.device, Backing::Mapping);
+            let range = Extent::new(piece.end(), piece.owner.device, Backing::Mapping);
             self.ranges.add_paused(piece.address, range.inside(reservation));
         }
     }
@@ -202,18 +202,18 @@ impl CacheState {
 }
 
 /// An allocation as memory in which blocks may lie.
-fn allocated(key: Key, live: &Live) -> Option<(u64, DriverRange)> {
+fn allocated(key: Key, live: &Live) -> Option<(u64, Extent)> {
     let own = key.space == vramtrace_format::Space::Device && live.kind != Kind::Imported;
     own.then(|| {
         let end = key.number.saturating_add(live.size);
-        (key.number, DriverRange::new(end, live.device, Backing::Allocation))
+        (key.number, Extent::new(end, live.device, Backing::Allocation))
     })
 }
 
-fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> DriverRange {
+fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> Extent {
     let object = live.get(Key::object(mapping.object));
     let device = object.map_or(DeviceId::UNKNOWN, |object| object.device);
-    let range = DriverRange::new(mapping.end(), device, Backing::Mapping);
+    let range = Extent::new(mapping.end(), device, Backing::Mapping);
     range.inside(reservation_of(mapping.address, space))
 }
 

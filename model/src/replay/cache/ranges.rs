@@ -45,7 +45,7 @@ pub(super) struct Over {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DriverRange {
+pub(super) struct Extent {
     pub end: u64,
     pub device: DeviceId,
     pub backing: Backing,
@@ -59,21 +59,13 @@ pub(super) struct DriverRange {
     blocks: u32,
 }
 
-impl DriverRange {
-    pub(super) fn new(end: u64, device: DeviceId, backing: Backing) -> DriverRange {
-        DriverRange {
-            end,
-            device,
-            backing,
-            reservation: 0,
-            cached: false,
-            resident: true,
-            blocks: 0,
-        }
+impl Extent {
+    pub(super) fn new(end: u64, device: DeviceId, backing: Backing) -> Extent {
+        Extent { end, device, backing, reservation: 0, cached: false, resident: true, blocks: 0 }
     }
 
-    pub(super) fn inside(self, reservation: u64) -> DriverRange {
-        DriverRange { reservation, ..self }
+    pub(super) fn inside(self, reservation: u64) -> Extent {
+        Extent { reservation, ..self }
     }
 
     fn change(&self, start: u64, reserved: bool, paused: i128) -> Option<SegmentChange> {
@@ -87,7 +79,7 @@ impl DriverRange {
 /// Allocations and mappings, by address. Those of a device never overlap.
 #[derive(Clone, Debug, Default)]
 pub(in crate::replay) struct Ranges {
-    by_start: ByStart<DriverRange>,
+    by_start: ByStart<Extent>,
     /// Starts of the ranges that became segments and were not reported yet.
     pub marked: Vec<u64>,
     pub order: BlockOrder,
@@ -98,14 +90,14 @@ pub(in crate::replay) struct Ranges {
 impl Ranges {
     /// Adds memory. A mapping that continues a segment belongs to it. Paused ranges at its addresses become
     /// resident. Returns the changes of the segments' bytes.
-    pub(super) fn add(&mut self, start: u64, range: DriverRange) -> Vec<SegmentChange> {
+    pub(super) fn add(&mut self, start: u64, range: Extent) -> Vec<SegmentChange> {
         if range.backing == Backing::Allocation || self.paused == 0 {
             return self.add_new(start, range).into_iter().collect();
         }
         self.split(start);
         self.split(range.end);
         let inside = self.by_start.range(start..range.end);
-        let paused: Vec<(u64, DriverRange)> = inside
+        let paused: Vec<(u64, Extent)> = inside
             .filter(|(_, old)| old.backing == Backing::Mapping && !old.resident)
             .map(|(start, old)| (start, *old))
             .collect();
@@ -113,9 +105,9 @@ impl Ranges {
         let mut from = start;
         for (at, old) in paused {
             if from < at {
-                changes.extend(self.add_new(from, DriverRange { end: at, ..range }));
+                changes.extend(self.add_new(from, Extent { end: at, ..range }));
             }
-            self.by_start.insert(at, DriverRange { resident: true, ..old });
+            self.by_start.insert(at, Extent { resident: true, ..old });
             self.paused -= 1;
             if old.cached {
                 self.marked.push(at);
@@ -129,13 +121,13 @@ impl Ranges {
         changes
     }
 
-    fn add_new(&mut self, start: u64, range: DriverRange) -> Option<SegmentChange> {
+    fn add_new(&mut self, start: u64, range: Extent) -> Option<SegmentChange> {
         self.by_start.insert(start, range);
         if range.backing != Backing::Mapping {
             return None;
         }
         let size = range.end.saturating_sub(start);
-        let continued = |(other, next): (u64, DriverRange)| {
+        let continued = |(other, next): (u64, Extent)| {
             next.cached
                 && next.reservation == range.reservation
                 && next.end.saturating_sub(other) == size
@@ -150,8 +142,8 @@ impl Ranges {
     }
 
     /// Adds an unmapped part of a reservation, unless another range overlaps it.
-    pub(super) fn add_paused(&mut self, start: u64, range: DriverRange) {
-        let range = DriverRange { resident: false, ..range };
+    pub(super) fn add_paused(&mut self, start: u64, range: Extent) {
+        let range = Extent { resident: false, ..range };
         let near = self.before(range.end);
         if start < range.end && near.is_none_or(|(_, near)| near.end <= start) {
             self.paused += 1;
@@ -160,7 +152,7 @@ impl Ranges {
     }
 
     /// Fills the gaps in `[start, end)` of a reservation with paused ranges.
-    pub(super) fn cover(&mut self, start: u64, end: u64, range: DriverRange) {
+    pub(super) fn cover(&mut self, start: u64, end: u64, range: Extent) {
         let mut from = match self.by_start.last(start) {
             Some((_, near)) => near.end.max(start),
             None => start,
@@ -169,7 +161,7 @@ impl Ranges {
             self.by_start.range(start..end).map(|(s, range)| (s, range.end)).collect();
         for (next, to) in inside.into_iter().chain([(end, end)]) {
             if from < next {
-                self.add_paused(from, DriverRange { end: next, ..range });
+                self.add_paused(from, Extent { end: next, ..range });
             }
             from = from.max(to);
         }
@@ -177,7 +169,7 @@ impl Ranges {
 
     /// Counts a block that lies in one resident range of a segment, as most do. False: it does not.
     pub(super) fn begin_inside(&mut self, address: u64, size: u64) -> bool {
-        let inside = |range: &&mut DriverRange| {
+        let inside = |range: &&mut Extent| {
             let ends = address.saturating_add(size) <= range.end;
             range.cached && range.resident && address < range.end && ends
         };
@@ -227,9 +219,8 @@ impl Ranges {
         let end = address.saturating_add(size);
         let first = self.by_start.last(address).map_or(address, |(start, _)| start);
         let touching = self.by_start.range(first..end);
-        let part = |(start, range): (u64, &DriverRange)| {
-            range.end.min(end).saturating_sub(start.max(address))
-        };
+        let part =
+            |(start, range): (u64, &Extent)| range.end.min(end).saturating_sub(start.max(address));
         touching.filter(|(_, range)| range.resident).map(part).fold(0, u64::saturating_add)
     }
 
@@ -266,7 +257,7 @@ impl Ranges {
         let mut changes = Vec::new();
         for (start, range) in self.mappings_in(start, end) {
             if range.resident {
-                self.by_start.insert(start, DriverRange { resident: false, ..range });
+                self.by_start.insert(start, Extent { resident: false, ..range });
                 self.paused += 1;
                 changes.extend(range.change(start, false, 1));
             }
@@ -275,7 +266,7 @@ impl Ranges {
     }
 
     /// Ranges of mappings in `[start, end)`, split at both ends.
-    fn mappings_in(&mut self, start: u64, end: u64) -> Vec<(u64, DriverRange)> {
+    fn mappings_in(&mut self, start: u64, end: u64) -> Vec<(u64, Extent)> {
         self.split(start);
         self.split(end);
         let inside = self.by_start.range(start..end);
@@ -291,7 +282,7 @@ impl Ranges {
         if range.end <= at || range.backing != Backing::Mapping {
             return;
         }
-        self.by_start.insert(start, DriverRange { end: at, ..range });
+        self.by_start.insert(start, Extent { end: at, ..range });
         self.by_start.insert(at, range);
         self.paused += usize::from(!range.resident);
     }
@@ -307,7 +298,7 @@ impl Ranges {
     }
 
     /// Segments, by address: start and range. Mappings are not joined.
-    pub(super) fn cached(&self) -> impl Iterator<Item = (u64, DriverRange)> {
+    pub(super) fn cached(&self) -> impl Iterator<Item = (u64, Extent)> {
         self.by_start.iter().filter(|(_, range)| range.cached).map(|(start, range)| (start, *range))
     }
 
@@ -326,7 +317,7 @@ impl Ranges {
         let range = *range;
         self.marked.push(start);
         let size = range.end.saturating_sub(start);
-        let mut grow = |range: &DriverRange| {
+        let mut grow = |range: &Extent| {
             over.grown = over.grown.saturating_add(size);
             over.grown_paused += if range.resident { 0 } else { size };
         };
@@ -334,7 +325,7 @@ impl Ranges {
         if range.backing != Backing::Mapping || size == 0 {
             return;
         }
-        let page = |(other, next): &(u64, DriverRange)| {
+        let page = |(other, next): &(u64, Extent)| {
             !next.cached
                 && next.reservation == range.reservation
                 && next.end.saturating_sub(*other) == size
@@ -343,7 +334,7 @@ impl Ranges {
         while let Some((other, next)) =
             self.mapping_at(last).filter(page).or_else(|| self.ends_at(first).filter(page))
         {
-            self.by_start.insert(other, DriverRange { cached: true, device, ..next });
+            self.by_start.insert(other, Extent { cached: true, device, ..next });
             self.marked.push(other);
             grow(&next);
             (first, last) = (first.min(other), last.max(next.end));
@@ -351,18 +342,18 @@ impl Ranges {
     }
 
     /// The last range that starts before an address.
-    fn before(&self, address: u64) -> Option<(u64, DriverRange)> {
+    fn before(&self, address: u64) -> Option<(u64, Extent)> {
         let (start, range) = self.by_start.last(address.checked_sub(1)?)?;
         Some((start, *range))
     }
 
-    fn mapping_at(&self, start: u64) -> Option<(u64, DriverRange)> {
+    fn mapping_at(&self, start: u64) -> Option<(u64, Extent)> {
         let range = *self.by_start.get(start)?;
         (range.backing == Backing::Mapping).then_some((start, range))
     }
 
     /// The mapping that ends here.
-    fn ends_at(&self, end: u64) -> Option<(u64, DriverRange)> {
+    fn ends_at(&self, end: u64) -> Option<(u64, Extent)> {
         let (start, range) = self.before(end)?;
         (range.backing == Backing::Mapping && range.end == end).then_some((start, range))
     }

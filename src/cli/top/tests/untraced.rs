@@ -3,7 +3,7 @@
 use ratatui::crossterm::event::KeyCode;
 
 use super::super::draw::text;
-use super::super::look::{CardsAnswer, Owner};
+use super::super::look::{CardsAnswer, ProcessOwner};
 use super::super::state::State;
 use super::{GIB, has, look, press, screen, three};
 use crate::driver::nvml::{CardFacts, CardProcess};
@@ -30,7 +30,7 @@ fn nvml_adds_the_use_of_the_card_and_a_row_for_each_other_process() {
     let all = [(4711, Some(12 * GIB)), (4712, Some(20 * GIB)), (5000, Some(9 * GIB)), (5001, None)];
     let mut seen = look(three());
     seen.cards = nvml(0, &all);
-    let owner = |user: &str, is_mine| Owner {
+    let owner = |user: &str, is_mine| ProcessOwner {
         user: user.into(),
         is_mine,
         command: "/usr/bin/python3 /srv/serve.py --port 80".into(),

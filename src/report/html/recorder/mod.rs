@@ -9,11 +9,11 @@ use std::io::Write;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind, Space, Stamped, ThreadId};
 
-use self::observer::Taken;
+use self::observer::OpenDriverRecords;
 use self::opened::Opened;
 use super::columns::{FrameKind, zigzag};
-use super::recorded::{MOST_MARKS, Owner, OwnerKind, PageMark, Recorded};
-use super::records::{Open, Records};
+use super::recorded::{MAX_MARKS, OwnerKind, PageMark, RecordOwner, Recorded};
+use super::records::{OpenRecord, Records};
 use super::sleeping::Mapped;
 use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
 use crate::replay::{ByDevice, DeviceState, Key, Live};
@@ -25,7 +25,7 @@ use crate::trace::Definitions;
 type Ended = FxHashMap<(Key, u64), Parts>;
 
 /// The ended records of one allocation, in order, each with the ordinal of its end. Nearly all have one.
-type Parts = ((Open, Option<u64>), Vec<(Open, Option<u64>)>);
+type Parts = ((OpenRecord, Option<u64>), Vec<(OpenRecord, Option<u64>)>);
 
 /// The number of sums of a device that the columns have.
 const FIELDS: usize = 10;
@@ -74,7 +74,7 @@ pub(super) struct Recorder<'d, W: Write> {
     below: u64,
     open: Opened,
     mapped: Mapped,
-    taken: Taken,
+    taken: OpenDriverRecords,
     /// The bytes without physical memory of each lumped block.
     paused_lumped: FxHashMap<Key, u64>,
     roles: RoleObserver<'d>,
@@ -109,7 +109,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             below,
             open: Opened::default(),
             mapped: Mapped::default(),
-            taken: Taken::default(),
+            taken: OpenDriverRecords::default(),
             paused_lumped: FxHashMap::default(),
             roles: roles.observer(),
             known_roles: Vec::new(),
@@ -152,14 +152,20 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     /// The index of an owner, which is added if it is new.
-    fn owner(&mut self, owner: Owner) -> u32 {
+    fn owner(&mut self, owner: RecordOwner) -> u32 {
         self.found.owners.insert_full(owner).0 as u32
     }
 
     /// A new record, from this event on.
-    fn record(&mut self, at: &Stamped, thread: ThreadId, owner: Owner, bytes: u64) -> Open {
+    fn record(
+        &mut self,
+        at: &Stamped,
+        thread: ThreadId,
+        owner: RecordOwner,
+        bytes: u64,
+    ) -> OpenRecord {
         let owner = self.owner(owner);
-        Open {
+        OpenRecord {
             from: self.tick(at),
             time_ns: at.time_ns,
             size: bytes,
@@ -175,7 +181,7 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     /// Ends a record: writes it when its role is known, or at once if it needs none.
-    fn end(&mut self, key: Key, open: Open, end: Option<u64>) {
+    fn end(&mut self, key: Key, open: OpenRecord, end: Option<u64>) {
         // A segment has no role: its blocks have roles.
         if open.segment > 0 {
             return self.records.write(key, open, end);
@@ -205,7 +211,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             }
             let ended = self.ended.remove(&(key, live.time_ns));
             for (open, end) in ended.into_iter().flat_map(in_order) {
-                self.records.write(key, Open { role, ..open }, end);
+                self.records.write(key, OpenRecord { role, ..open }, end);
             }
             if freed.is_some() {
                 continue;
@@ -250,7 +256,7 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     /// Ends a record. At the end of the trace it is written at once: no role becomes known later.
-    fn close(&mut self, key: Key, open: Open, end: Option<u64>) {
+    fn close(&mut self, key: Key, open: OpenRecord, end: Option<u64>) {
         match end {
             None => self.records.write(key, open, end),
             Some(_) => self.end(key, open, end),
@@ -276,7 +282,7 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// Adds a mark at the last ordinal.
     fn mark(&mut self, what: &'static str, device: u8, bytes: u64, by: Option<&'static str>) {
-        match self.found.marks.len() < MOST_MARKS {
+        match self.found.marks.len() < MAX_MARKS {
             true => {
                 let ordinal = self.ordinal;
                 self.found.marks.push(PageMark { ordinal, what, device, bytes, by });
@@ -307,7 +313,7 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 }
 
-fn in_order((first, more): Parts) -> impl Iterator<Item = (Open, Option<u64>)> {
+fn in_order((first, more): Parts) -> impl Iterator<Item = (OpenRecord, Option<u64>)> {
     std::iter::once(first).chain(more)
 }
 
@@ -327,7 +333,7 @@ impl<W: Write> Recorder<'_, W> {
         }
         let owner = (live.stack, OwnerKind::Allocated(live.kind), live.device);
         let open = self.record(at, live.thread, owner, live.size);
-        self.open.insert(key, Open { time_ns: live.time_ns, share: live.share(), ..open });
+        self.open.insert(key, OpenRecord { time_ns: live.time_ns, share: live.share(), ..open });
     }
 
     fn freed(&mut self, at: &Stamped, key: Key, live: &Live) {

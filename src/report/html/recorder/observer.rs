@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use vramtrace_format::{
-    Cause, DeviceId, Kind, Mark, Refused, RefusedBy, SiteId, Space, StackId, Stamped, Took,
+    DeviceId, DriverCause, Kind, Mark, Refused, RefusedBy, SiteId, Space, StackId, Stamped, Took,
 };
 
 use super::super::recorded::OwnerKind;
-use super::super::records::Open;
+use super::super::records::OpenRecord;
 use super::Recorder;
 use crate::analysis::roles::Role;
 use crate::replay::{
@@ -115,7 +115,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
             _ => self.mapped.paused.insert(address),
         };
         let open = self.continue_record(key, open, now);
-        self.open.insert(key, Open { paused, ..open });
+        self.open.insert(key, OpenRecord { paused, ..open });
     }
 
     fn on_took(&mut self, at: &Stamped, took: &Took) {
@@ -195,7 +195,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
 impl<W: Write> Recorder<'_, W> {
     /// Ends a record and begins its continuation at the ordinal `now`. A record that began at `now` is
     /// returned as it is.
-    pub(super) fn continue_record(&mut self, key: Key, open: Open, now: u64) -> Open {
+    pub(super) fn continue_record(&mut self, key: Key, open: OpenRecord, now: u64) -> OpenRecord {
         if open.from == now {
             return open;
         }
@@ -222,12 +222,12 @@ impl<W: Write> Recorder<'_, W> {
         let owner = self.owner((woken.owner.stack, kind, device));
         let open = self.continue_record(key, open, now);
         if mapping.size >= open.share {
-            self.open.insert(key, Open { owner, ..open });
+            self.open.insert(key, OpenRecord { owner, ..open });
             return;
         }
         let rest = open.share - mapping.size;
-        self.open.insert(key, Open { share: rest, ..open });
-        let part = Open { owner, share: mapping.size, size: mapping.size, ..open };
+        self.open.insert(key, OpenRecord { share: rest, ..open });
+        let part = OpenRecord { owner, share: mapping.size, size: mapping.size, ..open };
         self.mapped.parts.push((key, mapping.address, part));
     }
 
@@ -241,33 +241,33 @@ impl<W: Write> Recorder<'_, W> {
                 && open.owner != open.maker
             {
                 let open = self.continue_record(key, open, now);
-                self.open.insert(key, Open { owner: open.maker, ..open });
+                self.open.insert(key, OpenRecord { owner: open.maker, ..open });
             }
         }
-        let inside = |part: &mut (Key, u64, Open)| (start..end).contains(&part.1);
+        let inside = |part: &mut (Key, u64, OpenRecord)| (start..end).contains(&part.1);
         let parts: Vec<_> = self.mapped.parts.extract_if(.., inside).collect();
         for (key, address, open) in parts {
             let open = self.continue_record(key, open, now);
-            self.mapped.parts.push((key, address, Open { owner: open.maker, ..open }));
+            self.mapped.parts.push((key, address, OpenRecord { owner: open.maker, ..open }));
         }
         gone.segment
     }
 }
 
-type Call = (DeviceId, Cause, SiteId, StackId, u32);
+type Call = (DeviceId, DriverCause, SiteId, StackId, u32);
 
 /// The open records of each device.
-pub(super) type Taken = BTreeMap<Call, Open>;
+pub(super) type OpenDriverRecords = BTreeMap<Call, OpenRecord>;
 
 /// A key without an address.
 const KEY: Key = Key { space: Space::Vmm, number: 0 };
 
 impl<W: Write> Recorder<'_, W> {
-    fn open_taken(&mut self, at: &Stamped, call: Call, bytes: u64) -> Open {
+    fn open_taken(&mut self, at: &Stamped, call: Call, bytes: u64) -> OpenRecord {
         let (device, cause, _, stack, _) = call;
         let owner = (stack, OwnerKind::Driver(cause), device);
         let open = self.record(at, at.thread, owner, bytes);
-        Open { role: Role::of_cause(cause), ..open }
+        OpenRecord { role: Role::of_cause(cause), ..open }
     }
 
     /// Ends all records. `end`: `None` at the end of the trace.

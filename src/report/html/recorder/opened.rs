@@ -5,28 +5,28 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use super::super::records::Open;
+use super::super::records::OpenRecord;
 use crate::replay::Key;
 
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     places: FxHashMap<Key, u32>,
     /// Those of `free` have ended.
-    records: Vec<Open>,
+    records: Vec<OpenRecord>,
     free: Vec<u32>,
 }
 
 impl Opened {
-    pub(super) fn get(&self, key: &Key) -> Option<&Open> {
+    pub(super) fn get(&self, key: &Key) -> Option<&OpenRecord> {
         self.records.get(*self.places.get(key)? as usize)
     }
 
-    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut Open> {
+    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut OpenRecord> {
         self.records.get_mut(*self.places.get(key)? as usize)
     }
 
     /// Adds a record, in place of an earlier one of this key.
-    pub(super) fn insert(&mut self, key: Key, open: Open) {
+    pub(super) fn insert(&mut self, key: Key, open: OpenRecord) {
         match self.places.entry(key) {
             Entry::Occupied(entry) => self.records[*entry.get() as usize] = open,
             Entry::Vacant(entry) => match self.free.pop() {
@@ -39,14 +39,14 @@ impl Opened {
         }
     }
 
-    pub(super) fn remove(&mut self, key: &Key) -> Option<Open> {
+    pub(super) fn remove(&mut self, key: &Key) -> Option<OpenRecord> {
         let place = self.places.remove(key)?;
         self.free.push(place);
         self.records.get(place as usize).copied()
     }
 
     /// Takes all, in no order.
-    pub(super) fn take_all(&mut self) -> Vec<(Key, Open)> {
+    pub(super) fn take_all(&mut self) -> Vec<(Key, OpenRecord)> {
         let Opened { places, records, .. } = std::mem::take(self);
         places.into_iter().map(|(key, place)| (key, records[place as usize])).collect()
     }
@@ -61,8 +61,8 @@ mod tests {
     use super::*;
     use crate::analysis::roles::Role;
 
-    fn open(size: u64) -> Open {
-        Open {
+    fn open(size: u64) -> OpenRecord {
+        OpenRecord {
             from: 1,
             time_ns: 0,
             size,

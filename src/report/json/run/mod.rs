@@ -29,8 +29,8 @@ pub enum RunRecord<'r> {
     Job(&'r JobRecord),
 }
 
-/// Most failed processes of a long run that are worth their reading.
-const MOST_FAILED: usize = 8;
+/// Maximum number of failed processes of a long run that are read.
+const MAX_FAILED: usize = 8;
 
 /// The lines of a run.
 #[derive(Debug)]
@@ -89,8 +89,7 @@ pub fn worth_reading(traces: &[Trace], ranks: &[ProcessFigures], most_bytes: u64
     if traces.iter().map(Trace::len).fold(0, u64::saturating_add) <= most_bytes {
         return (0..traces.len()).collect();
     }
-    let mut chosen: Vec<usize> =
-        failed(ranks).iter().take(MOST_FAILED).map(|it| it.index).collect();
+    let mut chosen: Vec<usize> = failed(ranks).iter().take(MAX_FAILED).map(|it| it.index).collect();
     let highest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
     chosen.extend(highest);
     chosen.sort_unstable();

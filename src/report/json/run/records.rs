@@ -269,8 +269,8 @@ pub struct Ended {
     pub unused_suppressions: Vec<UnusedRule>,
 }
 
-/// Cards that a line lists.
-const MOST_CARDS: usize = 64;
+/// Maximum number of cards in a line.
+const MAX_CARDS: usize = 64;
 
 /// `processes`: in the order of `ranks`.
 pub(super) fn of_run(
@@ -309,7 +309,7 @@ pub(super) fn of_run(
     let mut cards = cards(ranks);
     let cards_in_all = cards.len();
     let peak_bytes = cards.iter().map(|card| card.peak_bytes).max().flatten();
-    cards.truncate(MOST_CARDS);
+    cards.truncate(MAX_CARDS);
     let numbered: BTreeSet<u32> =
         processes.iter().filter_map(|process| process.head.id.rank).collect();
     let hosts: BTreeSet<&str> = processes.iter().map(|process| &*process.head.host).collect();

@@ -12,7 +12,7 @@ use crate::units::{clean, estimate, seconds, several};
 /// What a post-mortem contains.
 #[derive(Clone, Copy, Debug)]
 pub struct OomOptions {
-    /// The most rows of each table.
+    /// Maximum number of rows of each table.
     pub top: usize,
     /// All frames of each stack, and files with their full path.
     pub full: bool,
@@ -24,7 +24,7 @@ pub struct OomOptions {
     pub of: usize,
 }
 
-/// The most frames of the request's stack that are shown without `full`.
+/// Maximum number of frames of the request's stack that are shown without `full`.
 const FRAMES: usize = 24;
 /// The lines of the summary that list holders.
 const HOLDS: usize = 3;

@@ -7,7 +7,7 @@ use super::super::layout::{BAD, BOLD, DIM, PLAIN, Table, line, paint, section};
 use super::super::stack::place;
 use super::wording;
 use crate::analysis::Level;
-use crate::analysis::oom::{Cause, NotReported};
+use crate::analysis::oom::{NotReported, OomCause};
 use crate::report::names;
 use crate::report::oom::{DeviceRefusals, ListedOom, ProcessRefusals};
 use crate::report::wording::{cuda_name, cuda_result};
@@ -119,9 +119,9 @@ fn refused_by(one: &NotReported) -> String {
     let cap = limit(one.limit.limit_bytes.unwrap_or(0));
     let of_group = one.limit.refused_by == Some(RefusedBy::Group.name());
     match (one.cause, &one.setting) {
-        (Cause::Mps, Some((name, value))) => format!("by MPS ({name}={})", clean(value)),
+        (OomCause::Mps, Some((name, value))) => format!("by MPS ({name}={})", clean(value)),
         (_, Some((name, value))) => format!("by the kernel's cgroup ({name} {})", clean(value)),
-        (Cause::Card, None) => format!("by the card{}", free.unwrap_or_default()),
+        (OomCause::Card, None) => format!("by the card{}", free.unwrap_or_default()),
         (_, None) if of_group => format!("by the group's cap of {cap}"),
         (_, None) => format!("by the cap of {cap}"),
     }

@@ -12,7 +12,7 @@ use crate::units::{clean, seconds, size};
 
 pub(in crate::report) const TITLE: &str = "OUT OF MEMORY";
 
-/// The most characters in a line; a narrower terminal has fewer.
+/// Maximum length of a line in characters; a narrower terminal has fewer.
 const WIDTH: usize = 80;
 
 /// The lines after the word, which stands before the first of them. What is too long goes on below.

@@ -7,7 +7,7 @@ use vramtrace_format::RefusedBy;
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AdvisedChange, AtStep, Cause, Neighbour, PostMortem, Used, UsedPart, UsedSum,
+    Advice, AdvisedChange, AtStep, Neighbour, OomCause, PostMortem, Used, UsedPart, UsedSum,
 };
 use crate::facts::ProcessId;
 use crate::replay::DeviceState;
@@ -63,10 +63,10 @@ pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
                 size(refused.counted)
             ),
             RefusedBy::Cap => format!("{} by the cap", units::limit(refused.limit)),
-            RefusedBy::Driver if one.cause == Cause::Mps => {
+            RefusedBy::Driver if one.cause == OomCause::Mps => {
                 format!("what MPS allows this process ({})", vramtrace_format::oom::MPS_LIMIT)
             }
-            RefusedBy::Driver if one.cause == Cause::Cgroup => {
+            RefusedBy::Driver if one.cause == OomCause::Cgroup => {
                 format!("what the kernel's cgroup allows ({})", vramtrace_format::oom::CGROUP_LIMIT)
             }
             RefusedBy::Driver | RefusedBy::Warned => match one.card_bytes {
@@ -88,16 +88,16 @@ pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
 
 /// Other processes on the card, the largest first. `None`: none was listed.
 fn neighbours(one: &PostMortem) -> Option<String> {
-    const MOST: usize = 3;
+    const MAX_NEIGHBOURS: usize = 3;
     let mut all = one.oom.neighbours.clone();
     all.sort_by_key(|other| (std::cmp::Reverse(other.bytes), other.pid));
     let name = |Neighbour { pid, bytes }: &Neighbour| match bytes {
         Some(bytes) => format!("pid {pid} {}", size(*bytes)),
         None => format!("pid {pid}"),
     };
-    let mut names: Vec<String> = all.iter().take(MOST).map(name).collect();
-    if all.len() > MOST {
-        names.push(format!("{} more", all.len() - MOST));
+    let mut names: Vec<String> = all.iter().take(MAX_NEIGHBOURS).map(name).collect();
+    if all.len() > MAX_NEIGHBOURS {
+        names.push(format!("{} more", all.len() - MAX_NEIGHBOURS));
     }
     (!names.is_empty()).then(|| format!("other processes: {}", names.join(", ")))
 }
@@ -120,8 +120,8 @@ fn holes(one: &PostMortem) -> String {
 pub(in crate::report) fn why(one: &PostMortem) -> String {
     let asked = size(one.oom.size);
     match one.cause {
-        Cause::BadCap => return "the setting is wrong, not the program".to_string(),
-        Cause::Fragmentation => {
+        OomCause::BadCap => return "the setting is wrong, not the program".to_string(),
+        OomCause::Fragmentation => {
             let free = size(one.figures.free);
             let found = format!("{}: {free} free in cache, {}", one.cause.words(), holes(one));
             return match one.figures.left {
@@ -131,7 +131,12 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
                 _ => format!("{found}; in one piece {asked} would fit"),
             };
         }
-        Cause::Cap | Cause::Card | Cause::Mps | Cause::Cgroup | Cause::Torch | Cause::Unknown => {}
+        OomCause::Cap
+        | OomCause::Card
+        | OomCause::Mps
+        | OomCause::Cgroup
+        | OomCause::Torch
+        | OomCause::Unknown => {}
     }
     if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
         return format!("asked {asked}: more than the whole card has ({})", size(card));

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{Cause, DeviceId, StackId, Stamped, Took};
+use vramtrace_format::{DeviceId, DriverCause, StackId, Stamped, Took};
 
 use super::observer::{GrowthObserver, TIME_SHIFT};
 use super::series::{Series, shift_for};
@@ -174,7 +174,7 @@ impl GraphHistory {
 pub struct DriverHeld {
     pub from_ns: Option<u64>,
     /// By cause; without one, the bytes in NVML's figure that have no name, at each sample.
-    pub holders: BTreeMap<(DeviceId, Option<Cause>, StackId), DriverHistory>,
+    pub holders: BTreeMap<(DeviceId, Option<DriverCause>, StackId), DriverHistory>,
     pub graphs: BTreeMap<(DeviceId, StackId), GraphHistory>,
     /// The time of the last sample of each device that was counted.
     sampled: BTreeMap<DeviceId, u64>,
@@ -184,7 +184,7 @@ impl DriverHeld {
     pub fn took(&mut self, at: &Stamped, took: &Took) {
         self.from_ns.get_or_insert(at.time_ns);
         let graphs = match took.cause {
-            Cause::Graphs => self.graphs.get(&(took.device, took.stack)),
+            DriverCause::Graphs => self.graphs.get(&(took.device, took.stack)),
             _ => None,
         };
         let kept = graphs.map_or(0, |graphs| graphs.counts.kept);
@@ -302,7 +302,7 @@ pub(super) fn judge(
 
 impl Subject<'_> {
     fn graphs(&self, (device, stack): (DeviceId, StackId), graphs: &GraphHistory) -> Option<Leak> {
-        let bytes = self.held.holders.get(&(device, Some(Cause::Graphs), stack))?;
+        let bytes = self.held.holders.get(&(device, Some(DriverCause::Graphs), stack))?;
         let span_ns = graphs.span_ns();
         let rest_ns = span_ns / STOPPED_PART;
         let (until_ns, counts) = graphs.before_end(self.end_ns, rest_ns);
@@ -331,7 +331,7 @@ impl Subject<'_> {
             bytes: if freed { bytes.most } else { bytes.bytes },
             count: counts.kept,
             rate: Some(rate),
-            driver: Some(DriverMemory { cause: Some(Cause::Graphs), each: Some(each) }),
+            driver: Some(DriverMemory { cause: Some(DriverCause::Graphs), each: Some(each) }),
             allocations: graphs.made,
             frees: graphs.made - graphs.counts.kept,
             confidence: 1.0 - 4.0 / counts.kept.max(5) as f64,
@@ -346,15 +346,17 @@ impl Subject<'_> {
     /// steady pace in many steps.
     fn others(
         &self,
-        (device, cause, stack): (DeviceId, Option<Cause>, StackId),
+        (device, cause, stack): (DeviceId, Option<DriverCause>, StackId),
         history: &DriverHistory,
     ) -> Option<Leak> {
         let end_ns = if cause.is_some() { self.end_ns } else { history.last_ns };
         let length = end_ns.saturating_sub(history.first_ns);
         let shape = shape(&history.time, length);
         let confidence = match cause {
-            Some(Cause::Graphs) if self.held.graphs.contains_key(&(device, stack)) => return None,
-            Some(Cause::Graphs | Cause::Streams | Cause::Modules) => {
+            Some(DriverCause::Graphs) if self.held.graphs.contains_key(&(device, stack)) => {
+                return None;
+            }
+            Some(DriverCause::Graphs | DriverCause::Streams | DriverCause::Modules) => {
                 let is_long = length >= MIN_SPAN_NS;
                 (history.taken > MIN_NEW && history.given == 0 && is_long).then_some(0.9)
             }
@@ -418,8 +420,14 @@ mod tests {
             stack,
             nodes: 9,
         };
-        let took =
-            |delta| Took { device, cause: Cause::Graphs, site: SiteId(1), stack, delta, name: 0 };
+        let took = |delta| Took {
+            device,
+            cause: DriverCause::Graphs,
+            site: SiteId(1),
+            stack,
+            delta,
+            name: 0,
+        };
         let mut held = DriverHeld::default();
         for number in 0..4 {
             held.graph(&at, &graph(number), GraphChange::Made);
@@ -429,9 +437,9 @@ mod tests {
             held.graph(&at, &graph(number), GraphChange::Ended);
         }
         held.took(&at, &took(4));
-        let history = &held.holders[&(device, Some(Cause::Graphs), stack)];
+        let history = &held.holders[&(device, Some(DriverCause::Graphs), stack)];
         assert_eq!((history.most, history.graphs_at_most), (44, 4));
         held.took(&at, &took(-44));
-        assert_eq!(held.holders[&(device, Some(Cause::Graphs), stack)].graphs_at_most, 4);
+        assert_eq!(held.holders[&(device, Some(DriverCause::Graphs), stack)].graphs_at_most, 4);
     }
 }

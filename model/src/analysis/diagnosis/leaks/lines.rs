@@ -17,9 +17,9 @@ impl Judge<'_> {
     pub(super) fn together(&self, classifier: &StackClassifier, found: &mut Vec<JudgedLeak>) {
         let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (index, JudgedLeak { case, .. }) in found.iter().enumerate() {
-            let roles = classifier.roles(case.stack);
-            if let Some(lead) = line(classifier, case.stack, roles.lead) {
-                let caller = line(classifier, case.stack, roles.caller);
+            let key_frames = classifier.key_frames(case.stack);
+            if let Some(lead) = line(classifier, case.stack, key_frames.lead) {
+                let caller = line(classifier, case.stack, key_frames.caller);
                 groups.entry((case.at, lead, caller)).or_default().push(index);
             }
         }
@@ -42,7 +42,7 @@ impl Judge<'_> {
         others: &mut Vec<Innocent>,
     ) {
         let lead = |case: &Case| {
-            let lead = classifier.roles(case.stack).lead;
+            let lead = classifier.key_frames(case.stack).lead;
             Some((case.at, line(classifier, case.stack, lead)?))
         };
         let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
@@ -87,6 +87,6 @@ fn line(
     let frame = classifier.frame(stack, at)?;
     let name =
         if frame.file.is_empty() { frame.function.to_string() } else { frame.file.to_string() };
-    let library = classifier.library_name(&classifier.roles(stack)).map(str::to_string);
+    let library = classifier.library_name(&classifier.key_frames(stack)).map(str::to_string);
     Some((name, frame.line, library))
 }

@@ -20,7 +20,7 @@ pub(super) fn pool_of<'r>(
     level: Level,
     stack: StackId,
 ) -> Option<&'r str> {
-    let library = classifier.library_name(&classifier.roles(stack))?;
+    let library = classifier.library_name(&classifier.key_frames(stack))?;
     (level == Level::Driver && POOLS.contains(&library)).then_some(library)
 }
 

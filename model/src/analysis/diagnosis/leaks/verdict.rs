@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
-use vramtrace_format::{Cause, DeviceId, Header, StackId};
+use vramtrace_format::{DeviceId, DriverCause, Header, StackId};
 
 use super::growth::{Growth, KeptReason};
 use crate::analysis::{Level, NamedStack, StackClassifier};
@@ -93,14 +93,17 @@ pub struct DriverMemory {
     /// `graphs`, `streams`, `modules`, or `unattributed`: by no known call.
     #[serde(rename = "driver_memory", serialize_with = "cause_or_unattributed")]
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
-    pub cause: Option<Cause>,
+    pub cause: Option<DriverCause>,
     /// Bytes of one executable graph.
     #[serde(rename = "each_bytes", skip_serializing_if = "Option::is_none")]
     pub each: Option<u64>,
 }
 
-fn cause_or_unattributed<S: Serializer>(cause: &Option<Cause>, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(cause.map_or(UNATTRIBUTED, Cause::name))
+fn cause_or_unattributed<S: Serializer>(
+    cause: &Option<DriverCause>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    to.serialize_str(cause.map_or(UNATTRIBUTED, DriverCause::name))
 }
 
 const UNATTRIBUTED: &str = "unattributed";
@@ -108,7 +111,7 @@ const UNATTRIBUTED: &str = "unattributed";
 impl DriverMemory {
     /// The name in JSON and text.
     pub fn name(&self) -> &'static str {
-        self.cause.map_or(UNATTRIBUTED, Cause::name)
+        self.cause.map_or(UNATTRIBUTED, DriverCause::name)
     }
 }
 

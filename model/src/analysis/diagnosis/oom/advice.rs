@@ -3,7 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::Kind;
 
-use super::{Cause, PostMortem};
+use super::{OomCause, PostMortem};
 use crate::analysis::Level;
 use crate::analysis::whatif::{LARGEST_DEVICE, Origin};
 
@@ -62,7 +62,7 @@ const OTHERS: u64 = 1 << 30;
 
 /// The advice for one out-of-memory, the most promising first.
 pub fn advice(one: &PostMortem) -> Vec<Advice> {
-    if one.cause == Cause::BadCap {
+    if one.cause == OomCause::BadCap {
         return vec![Advice::of(AdvisedChange::CorrectCap, None)];
     }
     let mut all = Vec::new();
@@ -127,5 +127,5 @@ fn others(one: &PostMortem) -> Option<u64> {
     let listed = listed.fold(0, u64::saturating_add);
     let rest = || one.card_bytes?.checked_sub(one.card_free()?)?.checked_sub(one.ours());
     let held = if listed > 0 { listed } else { rest()? };
-    (one.cause == Cause::Card && held >= OTHERS).then_some(held)
+    (one.cause == OomCause::Card && held >= OTHERS).then_some(held)
 }

@@ -28,7 +28,7 @@ pub use sum::{Used, UsedPart, UsedSum};
 pub use swallowed::{NotReported, Swallowed};
 
 use serde::Serialize;
-pub use vramtrace_format::oom::Cause;
+pub use vramtrace_format::oom::OomCause;
 use vramtrace_format::oom::{self, Figures, OtherLimit};
 use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
@@ -41,7 +41,7 @@ use crate::trace::{Definitions, Trace};
 #[derive(Clone, Debug)]
 pub struct PostMortem {
     pub oom: Oom,
-    pub cause: Cause,
+    pub cause: OomCause,
     /// The figures from which the cause follows.
     pub figures: Figures,
     pub cache: CacheAtOom,

@@ -1,7 +1,7 @@
 //! The used memory of a device by purpose. The parts add up to the byte.
 
 use serde::Serialize;
-use vramtrace_format::{Cause, Kind, RefusedBy};
+use vramtrace_format::{DriverCause, Kind, RefusedBy};
 
 use super::Oom;
 use crate::replay::DeviceState;
@@ -23,7 +23,7 @@ pub enum UsedPart {
     /// Local memory of a larger stack, heaps (cuCtxSetLimit).
     Limits,
     /// Memory that the driver took for itself, by the kind of the call after which it appeared.
-    Driver(Cause),
+    Driver(DriverCause),
     /// The rest of NVML's figure. Negative where NVML shows less than the other parts.
     Unattributed,
     /// What the cap counted in addition: requests of other threads under way, the unused part of a step of
@@ -41,8 +41,8 @@ impl From<UsedPart> for &'static str {
             UsedPart::Rounding => "rounding",
             UsedPart::Context => "context",
             UsedPart::Limits => "limits",
-            UsedPart::Driver(Cause::Context) => "context_later",
-            UsedPart::Driver(Cause::Other) => "driver_other",
+            UsedPart::Driver(DriverCause::Context) => "context_later",
+            UsedPart::Driver(DriverCause::Other) => "driver_other",
             UsedPart::Driver(cause) => cause.name(),
             UsedPart::Unattributed => "unattributed",
             UsedPart::Counted => "counted",
@@ -131,8 +131,8 @@ impl UsedSum {
 /// The known parts of the memory that only NVML shows.
 fn named_by_the_driver(device: &DeviceState) -> Vec<(UsedPart, u64)> {
     let own = &device.driver_own;
-    let causes = Cause::ALL.into_iter().map(|cause| (UsedPart::Driver(cause), own.of(cause)));
-    let by_cause = own.of(Cause::LocalMemory).saturating_add(own.of(Cause::Heap));
+    let causes = DriverCause::ALL.into_iter().map(|cause| (UsedPart::Driver(cause), own.of(cause)));
+    let by_cause = own.of(DriverCause::LocalMemory).saturating_add(own.of(DriverCause::Heap));
     causes.chain([(UsedPart::Limits, device.limit_bytes.saturating_sub(by_cause))]).collect()
 }
 

@@ -3,7 +3,7 @@
 
 use serde::{Serialize, Serializer};
 use vramtrace_format::DeviceId;
-use vramtrace_format::oom::{CGROUP_LIMIT, Cause, Figures, MPS_LIMIT, OtherLimit};
+use vramtrace_format::oom::{CGROUP_LIMIT, Figures, MPS_LIMIT, OomCause, OtherLimit};
 
 use super::LimitFacts;
 use crate::analysis::StackClassifier;
@@ -42,7 +42,7 @@ pub struct NotReported {
     /// As in `post_mortem`.
     #[serde(serialize_with = "cause_name")]
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
-    pub cause: Cause,
+    pub cause: OomCause,
     /// The call that failed next.
     pub next_api: String,
     pub next_result: i32,
@@ -56,7 +56,7 @@ pub struct NotReported {
     pub setting: Option<(&'static str, String)>,
 }
 
-fn cause_name<S: Serializer>(cause: &Cause, to: S) -> Result<S::Ok, S::Error> {
+fn cause_name<S: Serializer>(cause: &OomCause, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(cause.name())
 }
 
@@ -69,14 +69,14 @@ impl Swallowed {
     ) -> Option<NotReported> {
         let Swallowed { refusal, next_ns, next_api, next_result, status } = *self;
         let refused = refusal.refused;
-        let roles = classifier.roles(refused.stack);
-        let library = classifier.library_name(&roles);
-        let library = library.filter(|_| classifier.is_other_library(&roles))?.to_string();
+        let key_frames = classifier.key_frames(refused.stack);
+        let library = classifier.library_name(&key_frames);
+        let library = library.filter(|_| classifier.is_other_library(&key_frames))?.to_string();
         let other = OtherLimit::of(|name| definitions.setting(name));
         let cause = Figures::of_refused(&refused, other).cause();
         let setting = match cause {
-            Cause::Mps => Some(MPS_LIMIT),
-            Cause::Cgroup => Some(CGROUP_LIMIT),
+            OomCause::Mps => Some(MPS_LIMIT),
+            OomCause::Cgroup => Some(CGROUP_LIMIT),
             _ => None,
         };
         let value = |name| definitions.setting(name).unwrap_or_default().to_string();

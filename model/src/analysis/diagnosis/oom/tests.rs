@@ -49,11 +49,11 @@ fn run(blocks: &[u64], by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
 #[test]
 fn the_cause_is_distinguished_from_what_was_free() {
     let cause = |blocks: &[u64], by| run(blocks, by, false)[0].cause;
-    assert_eq!(cause(&[40; 6], RefusedBy::Cap), Cause::Fragmentation);
-    assert_eq!(cause(&[40; 6], RefusedBy::Driver), Cause::Fragmentation);
-    assert_eq!(cause(&[40; 3], RefusedBy::Cap), Cause::Cap);
-    assert_eq!(cause(&[40; 3], RefusedBy::Driver), Cause::Card);
-    assert_eq!(cause(&[40; 6], RefusedBy::BadCap), Cause::BadCap);
+    assert_eq!(cause(&[40; 6], RefusedBy::Cap), OomCause::Fragmentation);
+    assert_eq!(cause(&[40; 6], RefusedBy::Driver), OomCause::Fragmentation);
+    assert_eq!(cause(&[40; 3], RefusedBy::Cap), OomCause::Cap);
+    assert_eq!(cause(&[40; 3], RefusedBy::Driver), OomCause::Card);
+    assert_eq!(cause(&[40; 6], RefusedBy::BadCap), OomCause::BadCap);
     let fatal = &run(&[40; 6], RefusedBy::Cap, false)[0];
     assert_eq!(
         (fatal.cache.free_in_segments_bytes, fatal.cache.largest_free_block_bytes),
@@ -183,7 +183,7 @@ fn what_is_missing_in_a_file_is_not_made_up() {
         let all: Vec<(usize, Oom)> = (1..).zip(found.ooms).collect();
         let explained = &explain(trace, definitions, &all)[0];
         assert!(!explained.one.live_is_known);
-        assert_eq!(explained.one.cause, Cause::Unknown);
+        assert_eq!(explained.one.cause, OomCause::Unknown);
     });
 }
 

@@ -81,13 +81,13 @@ pub(super) fn shared_by(symbols: &Symbols, header: &Header, stack: StackId) -> O
         return None;
     }
     let classifier = StackClassifier::new(symbols, header);
-    let roles = classifier.roles(stack);
-    let frame = classifier.frame(stack, roles.lead);
+    let key_frames = classifier.key_frames(stack);
+    let frame = classifier.frame(stack, key_frames.lead);
     let line = match frame {
         Some(frame) => frame.place().unwrap_or_else(|| frame.function.to_string()),
         None => symbols.why_empty(stack).to_string(),
     };
-    Some(match classifier.library_name(&roles) {
+    Some(match classifier.library_name(&key_frames) {
         Some(library) if !line.contains(library) => format!("{line} (through {library})"),
         _ => line,
     })

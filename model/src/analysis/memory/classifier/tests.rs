@@ -2,7 +2,7 @@
 
 use vramtrace_format::{Definition, DeviceId, Header, NativeName, StackId};
 
-use crate::analysis::{GroupBy, HeldMemory, Holdings, Owner, StackClassifier};
+use crate::analysis::{GroupBy, Holding, Holdings, Owner, StackClassifier};
 use crate::symbols::Symbols;
 use crate::testing::TraceBuilder;
 use crate::trace::Definitions;
@@ -71,7 +71,7 @@ fn blocks_of_different_forward_lines_are_different_holders() {
     let (definitions, header) = program();
     let symbols = Symbols::of(&definitions, &header, (10..14).map(StackId));
     let classifier = StackClassifier::new(&symbols, &header);
-    let held = |bytes| HeldMemory { bytes, count: 1, ..HeldMemory::default() };
+    let held = |bytes| Holding { bytes, count: 1, ..Holding::default() };
     let blocks = [(10, 1000), (11, 100), (12, 10), (13, 1)];
     let blocks = blocks.map(|(id, bytes)| (Owner::of_cache(DeviceId(0), StackId(id)), held(bytes)));
     let holdings = Holdings { held: blocks.into_iter().collect(), ..Holdings::default() };

@@ -129,7 +129,7 @@ fn blocks_stand_in_place_of_their_segment_and_the_rest_is_free() {
     t.alloc_by(3 * SECOND, Kind::Block, 3 << 40, MIB, 4);
     with_trace(&t, |trace, definitions| {
         let state = trace.replay(definitions, &mut ()).state;
-        let held = |mib, count| HeldMemory { bytes: mib * MIB, count, ..HeldMemory::default() };
+        let held = |mib, count| Holding { bytes: mib * MIB, count, ..Holding::default() };
         let memory = |stack| Owner::of_memory(DeviceId(0), StackId(stack));
         let block = |stack| Owner::of_cache(DeviceId(0), StackId(stack));
         let free = Owner::of_cache(DeviceId(0), FREE_CACHE);

@@ -4,7 +4,7 @@ use vramtrace_format::summary::{largest_driver_first, largest_first};
 use vramtrace_format::{SummaryDriver, SummaryHolder, SummaryMoment};
 
 use super::ProcessFigures;
-use crate::analysis::holdings::{HeldMemory, Holdings, HoldingsAtPeaks, Owner};
+use crate::analysis::holdings::{Holding, Holdings, HoldingsAtPeaks, Owner};
 use crate::analysis::{Level, Moment, Process, StackClassifier};
 use crate::symbols::FREE_CACHE;
 use crate::trace::Trace;
@@ -28,7 +28,7 @@ pub fn holdings(
         }
         all.add_recorded(*id, holders, |stack| classifier.is_torch_cache(stack));
         for of in device.driver.iter().filter(|of| of.moment == moment) {
-            let held = HeldMemory { bytes: of.bytes, count: of.count, ..HeldMemory::default() };
+            let held = Holding { bytes: of.bytes, count: of.count, ..Holding::default() };
             all.add(Owner::of_driver(*id, of.stack, of.cause), held);
         }
     }

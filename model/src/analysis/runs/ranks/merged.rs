@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::Serialize;
-use vramtrace_format::{Cause, DeviceId, SummaryMoment};
+use vramtrace_format::{DeviceId, DriverCause, SummaryMoment};
 
 use super::ProcessFigures;
 use super::held::holdings;
@@ -25,7 +25,7 @@ pub struct MergedHolder {
     /// As in `holders`.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "facts::cause")]
     #[cfg_attr(feature = "schemas", schemars(with = "Option<String>"))]
-    pub driver_memory: Option<Cause>,
+    pub driver_memory: Option<DriverCause>,
     /// Of the process and device that hold most.
     #[serde(flatten)]
     pub stack: NamedStack,
@@ -86,7 +86,7 @@ pub fn holders_of(ranks: &[ProcessFigures], moment: SummaryMoment) -> Vec<Vec<Ho
 /// The holders of several processes, the largest first. Holders on several devices of one process are
 /// merged, too.
 pub fn merge(processes: &[Vec<Holder>], by: GroupBy) -> Vec<MergedHolder> {
-    let mut places: HashMap<(u64, bool, Option<Cause>), usize> = HashMap::new();
+    let mut places: HashMap<(u64, bool, Option<DriverCause>), usize> = HashMap::new();
     let mut all: Vec<MergedHolder> = Vec::new();
     for (process, holders) in processes.iter().enumerate() {
         for holder in holders {

@@ -1,7 +1,7 @@
 //! Summaries and replays say the same; cards, imbalance and holders of several processes.
 
 use vramtrace_format::physical::{GIB, MIB};
-use vramtrace_format::{Cause, Event, SiteId, Space, StackId, SummaryMoment, Took};
+use vramtrace_format::{DriverCause, Event, SiteId, Space, StackId, SummaryMoment, Took};
 
 use super::*;
 use crate::analysis::GroupBy;
@@ -47,7 +47,7 @@ fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
     t.event(end_ns, Event::SummaryEnd { records });
 }
 
-fn took(t: &mut TraceBuilder, at_ns: u64, cause: Cause, mib: i64, stack: u32) {
+fn took(t: &mut TraceBuilder, at_ns: u64, cause: DriverCause, mib: i64, stack: u32) {
     let (site, stack, delta) = (SiteId(0), StackId(stack), mib * MIB as i64);
     t.event(at_ns, Event::Took(Took { device: DeviceId(0), site, stack, delta, cause, name: 0 }));
 }
@@ -60,12 +60,12 @@ fn program() -> TraceBuilder {
     t.stack(2, &[], &[2, 1], &[]);
     t.context(1, 0);
     t.alloc_by(SECOND, Kind::Device, 1 << 40, 20 * MIB, 1);
-    took(&mut t, SECOND, Cause::Graphs, 6, 2);
-    took(&mut t, SECOND, Cause::Modules, 2, 1);
+    took(&mut t, SECOND, DriverCause::Graphs, 6, 2);
+    took(&mut t, SECOND, DriverCause::Modules, 2, 1);
     t.alloc_by(SECOND, Kind::Device, 2 << 40, 32 * MIB, 2);
     t.alloc_by(SECOND, Kind::Block, 2 << 40, 4 * MIB, 2);
-    took(&mut t, SECOND, Cause::Graphs, 5, 2);
-    took(&mut t, SECOND, Cause::Modules, -2, 1);
+    took(&mut t, SECOND, DriverCause::Graphs, 5, 2);
+    took(&mut t, SECOND, DriverCause::Modules, -2, 1);
     t.alloc_by(SECOND, Kind::Block, (2 << 40) + 4 * MIB, 10 * MIB, 1);
     t.free(2 * SECOND, Space::Device, 1 << 40);
     t.alloc_by(3 * SECOND, Kind::Array, 7, 6 * MIB, 1);
@@ -108,13 +108,13 @@ fn a_summary_says_what_a_replay_says() {
     assert_eq!(held(SummaryMoment::Peak, true), [(2, 4)], "the block of the peak");
     assert_eq!(held(SummaryMoment::End, false), [(2, 32), (1, 6)]);
     assert_eq!(held(SummaryMoment::End, true), [(1, 10)]);
-    let driver = |moment| -> Vec<(Cause, u32, u64)> {
+    let driver = |moment| -> Vec<(DriverCause, u32, u64)> {
         let here = device.driver.iter().filter(|of| of.moment == moment);
         here.map(|of| (of.cause, of.stack.0, of.bytes / MIB)).collect()
     };
-    let at_peak = [(Cause::Graphs, 2, 6), (Cause::Modules, 1, 2)];
+    let at_peak = [(DriverCause::Graphs, 2, 6), (DriverCause::Modules, 1, 2)];
     assert_eq!(driver(SummaryMoment::Peak), at_peak);
-    assert_eq!(driver(SummaryMoment::End), [(Cause::Graphs, 2, 11)]);
+    assert_eq!(driver(SummaryMoment::End), [(DriverCause::Graphs, 2, 11)]);
 }
 
 #[test]
