@@ -9,7 +9,7 @@ use vramtrace_reader::files::{self, Directory};
 
 use super::output::Output;
 use crate::error::{DONE, Failure, Outcome};
-use crate::launch::output::{Output as RunOutput, from_here};
+use crate::launch::output::{RunOutput, from_here};
 
 /// A trace, as it was recorded or imported: `tests/gpu/programs/train.py` under a cap, on a card.
 const RECORDED: &[u8] = include_bytes!("../../assets/recorded.vtrace.gz");

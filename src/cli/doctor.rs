@@ -9,7 +9,7 @@ use vramtrace_reader::units::several;
 use super::reading::show;
 use crate::doctor::{self, Check, Status, usage};
 use crate::error::{DONE, FOUND, Failure, Outcome};
-use crate::launch::output::Output;
+use crate::launch::output::RunOutput;
 use crate::launch::simulate::{self, Simulated};
 use crate::launch::{Launch, elf};
 
@@ -63,7 +63,7 @@ pub fn run(args: Args) -> Outcome {
             command: args.command,
             cap: args.cap.filter(is_understood),
             settings: Vec::new(),
-            output: Output::new(Some(place.path().as_os_str()))?,
+            output: RunOutput::new(Some(place.path().as_os_str()))?,
             simulated,
             quiet_stdout: args.json,
         };

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use vramtrace_reader::analysis::whatif::NOT_OF_SAMPLES;
 use vramtrace_reader::analysis::{Level, Moment};
 use vramtrace_reader::export::stacks::StackFormat;
-use vramtrace_reader::export::{self, Exported, TimelineFormat, Window};
+use vramtrace_reader::export::{self, Exported, TimeWindow, TimelineFormat};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{seconds as seconds_text, size};
 
@@ -160,7 +160,7 @@ fn timeline(args: &Args, traces: &[Trace], format: TimelineFormat, output: &Outp
     moment::require_blocks(traces, level, None)?;
     let driver_only = level == Some(Level::Driver);
     let ns = |seconds: f64| (seconds * 1e9).round() as u64;
-    let window = Window { from_ns: args.from.map(ns), to_ns: args.to.map(ns), driver_only };
+    let window = TimeWindow { from_ns: args.from.map(ns), to_ns: args.to.map(ns), driver_only };
     let exported: Exported = output.write(|out| {
         with_progress(|progress| {
             export::export(traces, format, &window, out, &mut |at, all| progress(at, all))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use vramtrace_format::{DeviceId, size};
 use vramtrace_reader::allocator::Conf;
 use vramtrace_reader::analysis::fits::{
-    Answer, Axis, Batches, Card, LARGEST_BATCH, Name, Question, Recording, Varied, answer,
+    Answer, Axis, Batches, Card, LARGEST_BATCH, Question, Recording, Varied, VariedName, answer,
     card_named, card_names, marked_numbers, usual_settings,
 };
 use vramtrace_reader::analysis::parallel;
@@ -173,10 +173,10 @@ fn named(texts: &[String], traces: usize) -> Result<(Varied, Vec<Vec<Batches>>),
 }
 
 /// `batch=4,6`: a number that differs, and its value in each trace, or `batch`: its marks name the values.
-fn number(text: &str, traces: usize) -> Result<(Name, Vec<Batches>), Failure> {
+fn number(text: &str, traces: usize) -> Result<(VariedName, Vec<Batches>), Failure> {
     let wrong = |why: &str| Failure::new(format!("--recorded {text}: {why}, as in batch=4,6"));
     let (name, values) = text.split_once('=').map_or((text, None), |(name, of)| (name, Some(of)));
-    let name = Name::new(name).ok_or_else(|| wrong("give a name and numbers"))?;
+    let name = VariedName::new(name).ok_or_else(|| wrong("give a name and numbers"))?;
     let Some(values) = values else { return Ok((name, vec![Batches::Marked; traces])) };
     let values: Option<Vec<u64>> = values.split(',').map(value).collect();
     let values = values.ok_or_else(|| wrong("give numbers of 1 or more"))?;
@@ -221,7 +221,7 @@ fn given(text: &str, varied: &Varied) -> Result<(Axis, u64), Failure> {
 fn asked(args: &Args, varied: &Varied, at: Option<(Axis, u64)>) -> Result<Vec<u64>, Failure> {
     let searched = at.map_or(Axis::First, |(axis, _)| axis.other());
     let name = varied.name(searched);
-    let is_batch = name == Name::default().as_str();
+    let is_batch = name == VariedName::default().as_str();
     let wrong = |option: &str, how: &str| {
         Failure::new(format!("--{option}: the answer is about the {name} of these runs: {how}"))
     };

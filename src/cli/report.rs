@@ -107,7 +107,7 @@ impl Finding {
 }
 
 /// What was read. A run of several processes has figures of each without its events, from their summaries where possible.
-struct Found {
+struct ReportInput {
     selected: Selected,
     ranks: Vec<ProcessFigures>,
     /// `None`: the overview needs only the figures.
@@ -130,7 +130,7 @@ pub fn run(args: Args) -> Outcome {
     };
     caveats::warn_damage(&selected.traces);
     caveats::warn_tails_in_memory(&selected.traces);
-    let found = Found { selected, ranks, processes };
+    let found = ReportInput { selected, ranks, processes };
     let figures: Option<Vec<ProcessFigures>> =
         found.processes.as_ref().map(|all| all.iter().map(ProcessFigures::of).collect());
     show([], args.json, json::SCHEMA, || found.facts(&args), || found.text(&args))?;
@@ -220,7 +220,7 @@ impl Args {
     }
 }
 
-impl Found {
+impl ReportInput {
     fn processes(&self) -> &[Process] {
         self.processes.as_deref().unwrap_or_default()
     }

@@ -12,7 +12,7 @@ use super::{run_names, run_summary};
 use crate::console::message;
 use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::child::Status;
-use crate::launch::output::Output;
+use crate::launch::output::RunOutput;
 use crate::launch::simulate::{self, Simulated};
 use crate::launch::{Launch, RunResult, elf, signals};
 use crate::live_processes::group;
@@ -133,7 +133,7 @@ pub fn run(args: Args) -> Outcome {
     add(set, "--sampled", "VRAMTRACE_RECORD", sampled, recordspec::recording)?;
     add(set, "--overhead", "VRAMTRACE_OVERHEAD", args.overhead, recordspec::overhead)?;
     add(set, "--oom-report", "VRAMTRACE_OOM_REPORT", args.oom_report, OomReport::parse)?;
-    let recorded = !Output::new(args.out.as_deref())?.is_off();
+    let recorded = !RunOutput::new(args.out.as_deref())?.is_off();
     if args.fix.is_some() && !recorded {
         return Err(Failure::new(
             "--fix needs a trace: give --out (or VRAMTRACE_OUT) a place instead of `off`",
@@ -145,7 +145,7 @@ pub fn run(args: Args) -> Outcome {
             command: command.clone(),
             cap: args.cap.clone(),
             settings: settings.iter().cloned().chain(fix).collect(),
-            output: Output::new(args.out.as_deref())?,
+            output: RunOutput::new(args.out.as_deref())?,
             simulated: simulate()?,
             quiet_stdout: false,
         };

@@ -7,7 +7,7 @@ use vramtrace_format::cgroup;
 use vramtrace_reader::analysis::leaks::UnusedRule;
 use vramtrace_reader::files::{self, append};
 use vramtrace_reader::report::json::Document;
-use vramtrace_reader::report::json::run::{Ended, Judged, RunRecord, RunRecords, SCHEMA, read};
+use vramtrace_reader::report::json::run::{Judged, RunEnd, RunRecord, RunRecords, SCHEMA, read};
 use vramtrace_reader::trace::{Trace, host_name};
 
 use super::output::Output;
@@ -100,7 +100,7 @@ pub fn append(
     };
     let since_1970 = ended.started.duration_since(UNIX_EPOCH).unwrap_or_default();
     let host = host_name();
-    let facts = Ended {
+    let facts = RunEnd {
         run: format!("{host}.{}.{}", std::process::id(), since_1970.as_nanos()),
         job: job(),
         host,

@@ -8,7 +8,7 @@ use vramtrace_format::Header;
 use vramtrace_reader::analysis::leaks::Suppressions;
 use vramtrace_reader::analysis::{Collect, Moment, Process, RolesOf, Wanted, read_all};
 use vramtrace_reader::report::shell;
-use vramtrace_reader::report::text::verdict::{Finding, Verdict, verdict};
+use vramtrace_reader::report::text::verdict::{Finding, RunVerdict, verdict};
 use vramtrace_reader::trace::{Trace, TraceError, load};
 
 use super::caveats;
@@ -67,7 +67,7 @@ pub fn lines(
     headers: &[Header],
     given: &str,
 ) -> Vec<String> {
-    let mut worst: Option<(Severity, usize, Verdict)> = None;
+    let mut worst: Option<(Severity, usize, RunVerdict)> = None;
     for (index, (process, trace)) in processes.iter_mut().zip(traces).enumerate() {
         let rules = Suppressions::default();
         let leaks = process.ended_out_of_memory().is_empty().then_some((&rules, 0));

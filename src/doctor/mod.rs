@@ -19,7 +19,7 @@ use crate::driver::nvml::{CardFacts, Cards};
 use crate::driver::{self, GpuDevice};
 use crate::launch::elf;
 use crate::launch::library::{self, Preloaded};
-use crate::live_processes::places::Places;
+use crate::live_processes::places::PageLocations;
 use crate::live_processes::process;
 use machine::Machine;
 
@@ -260,7 +260,8 @@ fn judge_cap(text: &str, devices: &[GpuDevice]) -> Vec<Check> {
 
 /// What switches the recording off: files of the host and of the user, and orders to running processes.
 fn switches() -> Vec<Check> {
-    let user = Places::of_environment().runtime.map(|runtime| host_switch::of_user(&runtime));
+    let user =
+        PageLocations::of_environment().runtime.map(|runtime| host_switch::of_user(&runtime));
     let files = [Some(PathBuf::from(HOST_FILE)), user].into_iter().flatten();
     let of_file = |file: PathBuf| {
         let (about, file) = (file.symlink_metadata().ok()?, file.display());

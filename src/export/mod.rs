@@ -29,7 +29,7 @@ use std::io::{self, Write};
 use crate::replay::Progress;
 use crate::trace::Trace;
 use sink::Sink;
-pub use sink::{Exported, Window};
+pub use sink::{Exported, TimeWindow};
 use timeline::Timeline;
 
 /// The formats of timelines.
@@ -47,7 +47,7 @@ pub enum TimelineFormat {
 pub fn export(
     traces: &[Trace],
     format: TimelineFormat,
-    window: &Window,
+    window: &TimeWindow,
     out: &mut dyn Write,
     progress: Progress,
 ) -> io::Result<Exported> {
@@ -61,7 +61,7 @@ pub fn export(
 fn write(
     traces: &[Trace],
     mut sink: impl Sink,
-    window: &Window,
+    window: &TimeWindow,
     progress: Progress,
 ) -> io::Result<Exported> {
     let all_bytes: u64 = traces.iter().map(Trace::len).sum();

@@ -22,7 +22,7 @@ pub struct Exported {
 
 /// The requested part of the timeline.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Window {
+pub struct TimeWindow {
     pub from_ns: Option<u64>,
     pub to_ns: Option<u64>,
     /// Leave out the blocks of a framework's cache.

@@ -13,7 +13,7 @@ use super::requester::{ByStack, who_of};
 use super::roles::KnownRoles;
 use super::sampled::SampledTime;
 use super::sink::{
-    Counter, Edge, Element, Exported, ExportedPhase, Refusal, Sink, Slice, SliceEnd, Window,
+    Counter, Edge, Element, Exported, ExportedPhase, Refusal, Sink, Slice, SliceEnd, TimeWindow,
 };
 use crate::analysis::roles::Role;
 use crate::replay::{
@@ -29,7 +29,7 @@ type Phase = (u32, Option<ThreadId>);
 pub(super) struct Timeline<'a, 't, S: Sink> {
     process: TracedProcess<'t>,
     definitions: &'t Definitions,
-    window: Window,
+    window: TimeWindow,
     sink: &'a mut S,
     exported: Exported,
     open: FxHashMap<Key, Slice>,
@@ -63,7 +63,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     pub(super) fn new(
         process: TracedProcess<'t>,
         definitions: &'t Definitions,
-        window: &Window,
+        window: &TimeWindow,
         sink: &'a mut S,
     ) -> Self {
         let trace = process.trace;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::Failure;
 use elf::Escape;
-use output::Output;
+use output::RunOutput;
 use simulate::Simulated;
 
 /// A command and how to run it.
@@ -26,7 +26,7 @@ pub struct Launch {
     pub cap: Option<String>,
     /// Other variables for the recorder; already checked.
     pub settings: Vec<(&'static str, OsString)>,
-    pub output: Output,
+    pub output: RunOutput,
     pub simulated: Option<Simulated>,
     /// Send the command's stdout to stderr, because stdout is for JSON.
     pub quiet_stdout: bool,
@@ -42,7 +42,7 @@ pub struct RunResult {
     pub command: String,
     pub observed: monitor::MonitorReport,
     /// Where the traces of the run are.
-    pub output: Output,
+    pub output: RunOutput,
     pub cap: Option<String>,
 }
 

@@ -16,7 +16,7 @@ use vramtrace_reader::files;
 use super::library::{SHIM, SIMULATED};
 use crate::console::message;
 use crate::live_processes::control;
-use crate::live_processes::places::Places;
+use crate::live_processes::places::PageLocations;
 use crate::live_processes::process::{user, variable};
 
 /// A process that mapped libcuda without the recorder.
@@ -162,7 +162,7 @@ impl ProcessMonitor {
     fn examine(&mut self, stat: &Stat) -> bool {
         self.examined += 1;
         let (pid, name) = (stat.pid, String::from_utf8_lossy(&stat.name));
-        let places = Places::from(|name| variable(pid, name));
+        let places = PageLocations::from(|name| variable(pid, name));
         if control::has_page(pid, user(), &places) {
             self.report.with_shim = true;
             return !self.simulated || self.report.cudart_on_simulated;

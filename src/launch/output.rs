@@ -22,7 +22,7 @@ use crate::error::Failure;
 
 /// Where the traces of one run go.
 #[derive(Clone, Debug)]
-pub struct Output {
+pub struct RunOutput {
     destination: Destination,
     /// Traces that existed before the run.
     earlier: HashSet<PathBuf>,
@@ -40,22 +40,22 @@ enum Destination {
     Pattern { pattern: Vec<u8>, file: bool },
 }
 
-impl Output {
+impl RunOutput {
     /// `given` as on the command line; without one, a new directory `vramtrace-<date>-<time>` in
     /// the working directory.
-    pub fn new(given: Option<&OsStr>) -> Result<Output, Failure> {
+    pub fn new(given: Option<&OsStr>) -> Result<RunOutput, Failure> {
         let destination = match given {
             None => Destination::Own(std::path::absolute(dated_name())?),
             Some(given) => destination(given)?,
         };
         let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut output =
-            Output { destination, earlier: HashSet::new(), begun_ns: begun.as_nanos() };
+            RunOutput { destination, earlier: HashSet::new(), begun_ns: begun.as_nanos() };
         output.earlier = output.all_traces().into_iter().collect();
         Ok(output)
     }
 
-    /// Makes the directory. Call it before [`Output::variable`]: of two runs in one second the second takes `-2`.
+    /// Makes the directory. Call it before [`RunOutput::variable`]: of two runs in one second the second takes `-2`.
     /// If the working directory is not writable, the directory is made in the temporary directory, with a message.
     pub fn create(&mut self) -> Result<(), Failure> {
         match &mut self.destination {
@@ -310,8 +310,8 @@ pub fn from_here(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn output(given: &Path) -> Output {
-        Output::new(Some(given.as_os_str())).unwrap()
+    fn output(given: &Path) -> RunOutput {
+        RunOutput::new(Some(given.as_os_str())).unwrap()
     }
 
     #[test]
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(again.shown(), Some(destination.path().join("taken.2.vtrace")));
         let directory = destination.path().join("directory.vtrace");
         fs::create_dir(&directory).unwrap();
-        let refused = Output::new(Some(directory.as_os_str())).unwrap_err();
+        let refused = RunOutput::new(Some(directory.as_os_str())).unwrap_err();
         assert!(
             refused.code == 2 && refused.message.contains("a directory"),
             "{}",
@@ -352,9 +352,11 @@ mod tests {
         );
         let other = destination.path().join("taken.txt");
         fs::write(&other, "").unwrap();
-        assert!(Output::new(Some(other.as_os_str())).unwrap_err().message.contains("no directory"));
+        assert!(
+            RunOutput::new(Some(other.as_os_str())).unwrap_err().message.contains("no directory")
+        );
         for bad in ["a%x.vtrace", "a%", ""] {
-            assert!(Output::new(Some(bad.as_ref())).is_err(), "{bad}");
+            assert!(RunOutput::new(Some(bad.as_ref())).is_err(), "{bad}");
         }
     }
 
@@ -373,7 +375,7 @@ mod tests {
     #[test]
     fn two_runs_in_one_second_get_two_directories() {
         let destination = tempfile::tempdir().unwrap();
-        let own = || Output {
+        let own = || RunOutput {
             destination: Destination::Own(destination.path().join("run")),
             ..output(Path::new("off"))
         };

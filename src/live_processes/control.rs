@@ -9,7 +9,7 @@ use vramtrace_format::proc::Life;
 use vramtrace_format::{LivePage, live_switch, proc};
 
 use super::directory::PageFile;
-use super::places::Places;
+use super::places::PageLocations;
 use super::process::{LiveProcess, user, variable};
 use super::{PageDirectory, PageProblem, owner};
 use crate::error::Failure;
@@ -40,7 +40,7 @@ fn target_in(directory: &PageDirectory, pid: u32) -> Result<Option<ControlTarget
 }
 
 /// Whether a process has a page in one of the directories where it may be.
-pub fn has_page(pid: u32, owner: u32, places: &Places) -> bool {
+pub fn has_page(pid: u32, owner: u32, places: &PageLocations) -> bool {
     let has = |directory: PageDirectory| target_in(&directory, pid).is_ok_and(|it| it.is_some());
     PageDirectory::all_of(owner, places).into_iter().flatten().any(has)
 }
@@ -82,7 +82,9 @@ impl ControlTarget {
             )));
         }
         let mut problem = None;
-        for directory in PageDirectory::all_of(owner, &Places::from(|name| variable(pid, name))) {
+        for directory in
+            PageDirectory::all_of(owner, &PageLocations::from(|name| variable(pid, name)))
+        {
             match directory.and_then(|directory| target_in(&directory, pid)) {
                 Ok(Some(target)) => return Ok(target),
                 Ok(None) => {}

@@ -17,7 +17,7 @@ use vramtrace_format::proc::Life;
 use vramtrace_reader::files::{self, Access, Directory};
 
 use super::PageProblem;
-use super::places::Places;
+use super::places::PageLocations;
 use super::segment::{self, Segment};
 
 pub struct PageDirectory {
@@ -42,7 +42,7 @@ enum Memory {
 impl PageDirectory {
     /// The directories in which processes of this user put their pages. Those that are not there
     /// are left out.
-    pub fn all_of(owner: u32, places: &Places) -> Vec<Result<PageDirectory, PageProblem>> {
+    pub fn all_of(owner: u32, places: &PageLocations) -> Vec<Result<PageDirectory, PageProblem>> {
         let open = |path: PathBuf| match PageDirectory::open(&path, owner) {
             Err(problem) if problem.is_not_found() => None,
             other => Some(other),

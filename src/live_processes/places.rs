@@ -10,25 +10,25 @@ use super::PageDirectory;
 
 /// The directories that the environment of a process names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct PageLocations {
     /// `VRAMTRACE_LIVE_DIR`: the users' directories are in it.
     pub given: Option<PathBuf>,
     /// `XDG_RUNTIME_DIR`, of one user.
     pub runtime: Option<PathBuf>,
 }
 
-impl Places {
+impl PageLocations {
     /// `variable`: the value of a variable of the environment.
-    pub fn from(variable: impl Fn(&str) -> Option<OsString>) -> Places {
+    pub fn from(variable: impl Fn(&str) -> Option<OsString>) -> PageLocations {
         let path = |name| {
             let path = variable(name).map(PathBuf::from);
             path.filter(|path| path.is_absolute())
         };
-        Places { given: path("VRAMTRACE_LIVE_DIR"), runtime: path("XDG_RUNTIME_DIR") }
+        PageLocations { given: path("VRAMTRACE_LIVE_DIR"), runtime: path("XDG_RUNTIME_DIR") }
     }
 
-    pub fn of_environment() -> Places {
-        Places::from(|name| std::env::var_os(name))
+    pub fn of_environment() -> PageLocations {
+        PageLocations::from(|name| std::env::var_os(name))
     }
 
     /// The directories in which processes of a user put their pages.
@@ -80,7 +80,7 @@ mod tests {
             std::fs::create_dir(place.path().join(name)).unwrap();
         }
         let path = place.path().as_os_str().to_owned();
-        let places = Places::from(|name| match name {
+        let places = PageLocations::from(|name| match name {
             "VRAMTRACE_LIVE_DIR" => Some(path.clone()),
             _ => Some("relative".into()),
         });

@@ -18,7 +18,7 @@ use vramtrace_format::{LiveDevice, LiveOwner, LivePage, LiveSite, SwitchedBy, se
 use vramtrace_reader::files;
 
 use super::directory::PageFile;
-use super::places::Places;
+use super::places::PageLocations;
 use super::{PageDirectory, PageProblem, owner};
 
 /// A recorded process of this node. Pid and namespace are those of the process.
@@ -58,7 +58,7 @@ pub struct LiveProcess {
 
 /// The recorded processes of this user that have a pid here, and the problems of pages that could not be read.
 pub fn all() -> (Vec<LiveProcess>, Vec<PageProblem>) {
-    let (mut found, problems) = of_users(&Places::of_environment(), |of| of == user());
+    let (mut found, problems) = of_users(&PageLocations::of_environment(), |of| of == user());
     found.retain(|process| process.is_here);
     found.sort_by_key(|process| process.pid);
     (found, problems)
@@ -66,7 +66,7 @@ pub fn all() -> (Vec<LiveProcess>, Vec<PageProblem>) {
 
 /// All processes of these users that live, in whatever namespaces, and the problems of pages that could not be read.
 pub fn of_users(
-    places: &Places,
+    places: &PageLocations,
     wanted: impl Fn(u32) -> bool,
 ) -> (Vec<LiveProcess>, Vec<PageProblem>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
@@ -85,12 +85,12 @@ pub fn of_users(
 }
 
 /// The users who have pages.
-pub fn users(places: &Places) -> BTreeSet<u32> {
+pub fn users(places: &PageLocations) -> BTreeSet<u32> {
     directories(places, |_| true).into_iter().flatten().map(|opened| opened.owner()).collect()
 }
 
 fn directories(
-    places: &Places,
+    places: &PageLocations,
     wanted: impl Fn(u32) -> bool,
 ) -> Vec<Result<PageDirectory, PageProblem>> {
     match user() {

@@ -12,14 +12,14 @@ const EVERY: Duration = Duration::from_secs(5);
 
 /// NVML's answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct NvmlAnswer {
     pub at: Instant,
     pub cards: Vec<CardFacts>,
     /// By card and pid: since when no utilization was seen. Only of cards that tell it.
     idle_since: BTreeMap<([u8; 16], u32), Instant>,
 }
 
-impl Answer {
+impl NvmlAnswer {
     /// For how long NVML has shown no utilization of a process on a card. `None`: it does not tell.
     pub fn idle(&self, uuid: &[u8; 16], pid: u32) -> Option<Duration> {
         self.idle_since.get(&(*uuid, pid)).map(|since| self.at - *since)
@@ -27,7 +27,7 @@ impl Answer {
 }
 
 /// The thread, with NVML's last answer.
-pub fn watch() -> Background<Option<Answer>> {
+pub fn watch() -> Background<Option<NvmlAnswer>> {
     let (mut opened, mut idle, mut last) = (None, Idle::default(), None);
     Background::start(None, EVERY, move || {
         if opened.is_none() {
@@ -37,7 +37,7 @@ pub fn watch() -> Background<Option<Answer>> {
             Some(cards) => {
                 let at = Instant::now();
                 let idle_since = idle.update(&cards, at).clone();
-                last = Some(Answer { at, cards, idle_since });
+                last = Some(NvmlAnswer { at, cards, idle_since });
             }
             None => opened = None,
         }

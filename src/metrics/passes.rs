@@ -13,7 +13,7 @@ use vramtrace_format::{Header, cgroup};
 use vramtrace_reader::files;
 
 use crate::live_processes::followed::{Followed, TraceFigures};
-use crate::live_processes::places::Places;
+use crate::live_processes::places::PageLocations;
 use crate::live_processes::process::{self, LiveProcess, ProcessKey};
 
 /// The part of one CPU that the threads take.
@@ -58,7 +58,7 @@ pub struct Passes(Arc<Mutex<Shared>>);
 
 impl Passes {
     /// `hurry`: without rests.
-    pub fn start(places: Places, hurry: bool) -> Passes {
+    pub fn start(places: PageLocations, hurry: bool) -> Passes {
         let passes = Passes::default();
         let shared = passes.clone();
         std::thread::spawn(move || {
@@ -113,7 +113,7 @@ fn cpu_s() -> f64 {
 struct Reader {
     number: u32,
     hurry: bool,
-    places: Places,
+    places: PageLocations,
     passes: Passes,
     followed: HashMap<ProcessKey, FollowedTrace>,
 }

@@ -61,13 +61,13 @@ pub fn label(text: &str) -> String {
 
 /// A series of a group: the metric, the device (empty: none), the value of the metric's own label (empty: none).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Name {
+struct SeriesName {
     family: Family,
     device: String,
     label: String,
 }
 
-impl Name {
+impl SeriesName {
     fn over_devices(&mut self) {
         if !self.device.is_empty() {
             self.device = ALL_DEVICES.into();
@@ -77,15 +77,15 @@ impl Name {
 
 /// The series of one group, or of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Series(BTreeMap<Name, f64>);
+pub struct Series(BTreeMap<SeriesName, f64>);
 
 impl Series {
     pub fn put(&mut self, family: Family, device: &str, label: &str, value: f64) {
-        self.add(Name { family, device: device.into(), label: label.into() }, value);
+        self.add(SeriesName { family, device: device.into(), label: label.into() }, value);
     }
 
     /// Adds a value; one that is there is merged.
-    fn add(&mut self, name: Name, value: f64) {
+    fn add(&mut self, name: SeriesName, value: f64) {
         let merge = name.family.about().merge;
         let merged = |there: f64| match merge {
             Merge::Sum => there + value,
@@ -95,7 +95,7 @@ impl Series {
         self.0.entry(name).and_modify(|there| *there = merged(*there)).or_insert(value);
     }
 
-    fn merge(&mut self, other: impl IntoIterator<Item = (Name, f64)>) {
+    fn merge(&mut self, other: impl IntoIterator<Item = (SeriesName, f64)>) {
         other.into_iter().for_each(|(name, value)| self.add(name, value));
     }
 
@@ -111,7 +111,7 @@ impl Series {
     /// With at most [`MAX_SERIES_OF_GROUP`] series: first only used memory names devices, then libraries and roles have no
     /// names, then nothing names devices.
     fn bounded(self) -> Series {
-        let steps: [fn(&mut Name); 3] = [
+        let steps: [fn(&mut SeriesName); 3] = [
             |name| match name.family {
                 Family::Used => {}
                 _ => name.over_devices(),
@@ -120,7 +120,7 @@ impl Series {
                 Family::Library | Family::Role => name.label = OTHER.into(),
                 _ => {}
             },
-            Name::over_devices,
+            SeriesName::over_devices,
         ];
         steps.into_iter().fold(self, |series, fold| {
             if series.len() <= MAX_SERIES_OF_GROUP {
@@ -170,7 +170,7 @@ pub fn bounded(groups: BTreeMap<Labels, Series>, most: usize) -> (BTreeMap<Label
 #[derive(Default)]
 pub struct Counters {
     /// The counters of each process at the last look.
-    last: HashMap<ProcessKey, (Labels, Vec<(Name, f64)>)>,
+    last: HashMap<ProcessKey, (Labels, Vec<(SeriesName, f64)>)>,
     /// Of processes that have ended, by group.
     ended: BTreeMap<Labels, Series>,
 }

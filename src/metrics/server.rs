@@ -45,15 +45,16 @@ pub fn serve(listener: &TcpListener, sources: Sources) -> ! {
 }
 
 /// Status, with further headers, and text.
-type Answer<'a> = (&'static str, &'a str);
+type Response<'a> = (&'static str, &'a str);
 
 const OK: &str = "200 OK";
-const BUSY: Answer<'static> = ("503 Service Unavailable", "too many scrapes at once\n");
-const TOO_LONG: Answer<'static> =
+const BUSY: Response<'static> = ("503 Service Unavailable", "too many scrapes at once\n");
+const TOO_LONG: Response<'static> =
     ("431 Request Header Fields Too Large", "the request is too long\n");
-const NO_HTTP: Answer<'static> = ("400 Bad Request", "this is no HTTP request\n");
-const NOT_GET: Answer<'static> = ("405 Method Not Allowed\r\nAllow: GET", "only GET is answered\n");
-const NOT_FOUND: Answer<'static> = ("404 Not Found", "the metrics are at /metrics\n");
+const NO_HTTP: Response<'static> = ("400 Bad Request", "this is no HTTP request\n");
+const NOT_GET: Response<'static> =
+    ("405 Method Not Allowed\r\nAllow: GET", "only GET is answered\n");
+const NOT_FOUND: Response<'static> = ("404 Not Found", "the metrics are at /metrics\n");
 
 fn answer(mut connection: &TcpStream, sources: &Sources) -> io::Result<()> {
     let until = Instant::now() + TIME;
@@ -81,7 +82,7 @@ fn left(until: Instant) -> io::Result<Duration> {
 }
 
 /// Whether the metrics are asked for. `None`: the head is not complete yet.
-fn parse(bytes: &[u8]) -> Option<Result<(), Answer<'static>>> {
+fn parse(bytes: &[u8]) -> Option<Result<(), Response<'static>>> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     Some(match request.parse(bytes) {
@@ -99,7 +100,7 @@ fn parse(bytes: &[u8]) -> Option<Result<(), Answer<'static>>> {
 fn respond(
     mut connection: &TcpStream,
     until: Instant,
-    (status, text): Answer<'_>,
+    (status, text): Response<'_>,
 ) -> io::Result<()> {
     let length = text.len();
     let answer = format!(

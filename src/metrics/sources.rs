@@ -11,19 +11,19 @@ use vramtrace_format::oom::OomCause;
 use vramtrace_format::{DeviceId, LiveDevice, LiveOwner, uuid};
 use vramtrace_reader::analysis::roles::Role;
 
-use super::cards::{self, Answer};
+use super::cards::{self, NvmlAnswer};
 use super::families::Family;
 use super::passes::{Passes, ProcessDetails};
 use super::series::{self, Counters, Labels, MAX_SERIES_OF_NODE, OTHER, Series};
 use crate::live_processes::background::Background;
 use crate::live_processes::owner;
-use crate::live_processes::places::Places;
+use crate::live_processes::places::PageLocations;
 use crate::live_processes::process::{self, LiveProcess, ProcessKey, variable};
 
 pub struct Sources {
-    places: Places,
+    places: PageLocations,
     passes: Passes,
-    cards: Background<Option<Answer>>,
+    cards: Background<Option<NvmlAnswer>>,
     counters: Mutex<Counters>,
 }
 
@@ -34,7 +34,7 @@ const NVML_WAIT: Duration = Duration::from_secs(2);
 impl Sources {
     /// Starts the threads. `once`: for a single look, all traces are read now, and NVML is waited for.
     pub fn start(once: bool) -> Sources {
-        let places = Places::of_environment();
+        let places = PageLocations::of_environment();
         let (passes, cards) = (Passes::start(places.clone(), once), cards::watch());
         if once {
             let (processes, _) = process::of_users(&places, |_| true);
@@ -176,7 +176,12 @@ fn of_trace(process: &LiveProcess, known: &ProcessDetails, series: &mut Series) 
     }
 }
 
-fn of_nvml(process: &LiveProcess, pid: Option<u32>, answer: Option<&Answer>, series: &mut Series) {
+fn of_nvml(
+    process: &LiveProcess,
+    pid: Option<u32>,
+    answer: Option<&NvmlAnswer>,
+    series: &mut Series,
+) {
     for device in process.devices.iter().filter(|device| device.counted > 0) {
         let idle = pid.and_then(|pid| answer?.idle(&device.uuid, pid));
         let name = series::device(device);
@@ -190,7 +195,7 @@ fn of_nvml(process: &LiveProcess, pid: Option<u32>, answer: Option<&Answer>, ser
 /// Processes that NVML lists, that have a cap in their environment, and that have no page: they run without the
 /// recorder.
 fn capped_and_not_recorded(
-    answer: &Answer,
+    answer: &NvmlAnswer,
     recorded: &BTreeSet<u32>,
 ) -> Vec<(ProcessKey, Labels, Series)> {
     let mut all = Vec::new();
@@ -216,7 +221,7 @@ fn capped_and_not_recorded(
     all
 }
 
-fn of_cards(answer: &Answer, processes: &[LiveProcess], node: &mut Series) {
+fn of_cards(answer: &NvmlAnswer, processes: &[LiveProcess], node: &mut Series) {
     node.put(Family::NvmlAge, "", "", answer.at.elapsed().as_secs_f64());
     for card in &answer.cards {
         let of_processes = processes.iter().flat_map(|process| &process.devices);

@@ -18,7 +18,7 @@ use crate::live_processes::{PageProblem, owner};
 pub type CardsAnswer = Option<Result<Vec<CardFacts>, String>>;
 
 /// The lines of a process with the verdict GROWING, together; `None`: no line grows, or the trace cannot be read.
-pub type Verdict = Option<Growth>;
+pub type GrowthVerdict = Option<Growth>;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProcessOwner {
@@ -35,7 +35,7 @@ pub struct Look {
     /// By pid. A process that is not here cannot be seen from this pid namespace, or has ended.
     pub owners: BTreeMap<u32, ProcessOwner>,
     /// By pid; of processes that are judged.
-    pub verdicts: BTreeMap<u32, Verdict>,
+    pub verdicts: BTreeMap<u32, GrowthVerdict>,
     /// The pids here are those of the machine.
     pub in_first_namespace: bool,
 }
@@ -45,7 +45,7 @@ pub struct Sources {
     cards: Background<CardsAnswer>,
     /// The traces that are judged, by pid.
     traces: Arc<Mutex<BTreeMap<u32, PathBuf>>>,
-    verdicts: Background<BTreeMap<u32, Verdict>>,
+    verdicts: Background<BTreeMap<u32, GrowthVerdict>>,
 }
 
 impl Sources {
@@ -100,12 +100,12 @@ impl Sources {
 #[derive(Default)]
 pub(super) struct Judged {
     followed: BTreeMap<u32, Followed>,
-    verdicts: BTreeMap<u32, Verdict>,
+    verdicts: BTreeMap<u32, GrowthVerdict>,
 }
 
 impl Judged {
     /// The verdicts on these traces that are known by now.
-    pub(super) fn read(&mut self, traces: BTreeMap<u32, PathBuf>) -> BTreeMap<u32, Verdict> {
+    pub(super) fn read(&mut self, traces: BTreeMap<u32, PathBuf>) -> BTreeMap<u32, GrowthVerdict> {
         self.followed.retain(|pid, _| traces.contains_key(pid));
         self.verdicts.retain(|pid, _| traces.contains_key(pid));
         for (pid, trace) in traces {
@@ -122,7 +122,7 @@ impl Judged {
 }
 
 /// The growth of all devices, with the time until the first of them is full.
-fn together<K>(devices: &BTreeMap<K, Growth>) -> Verdict {
+fn together<K>(devices: &BTreeMap<K, Growth>) -> GrowthVerdict {
     (!devices.is_empty()).then(|| Growth {
         bytes_per_s: devices.values().map(|growth| growth.bytes_per_s).sum(),
         full_in_s: devices.values().filter_map(|growth| growth.full_in_s).reduce(f64::min),

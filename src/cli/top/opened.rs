@@ -26,7 +26,7 @@ use crate::live_processes::process::user;
 
 /// A line and the program's line that called it, with the live bytes that it holds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct HolderLine {
     pub name: String,
     pub bytes: u64,
     /// Change of `bytes` since the process was opened.
@@ -39,7 +39,7 @@ pub enum Lines {
     #[default]
     Reading,
     Known {
-        lines: Vec<Line>,
+        lines: Vec<HolderLine>,
         /// What the memory is for, largest first.
         roles: Vec<(Role, u64)>,
     },
@@ -89,13 +89,13 @@ pub(super) fn lines(
     let symbols = Symbols::of(definitions, header, holdings.stacks());
     let classifier = StackClassifier::new(&symbols, header);
     // One line may hold memory of several devices.
-    let mut lines: FxHashMap<String, Line> = FxHashMap::default();
+    let mut lines: FxHashMap<String, HolderLine> = FxHashMap::default();
     let holders = classifier.holders(&holdings, GroupBy::Line);
     // What is free in a cache is no holder: it is shown among the roles.
     for holder in holders.into_iter().filter(|holder| !holder.stack.is_free_cache()) {
         let name = place(&holder.stack).unwrap_or_else(|| "(no frames)".into());
         let name = with_cause(holder.driver_memory, name);
-        let line = lines.entry(name.clone()).or_insert(Line { name, bytes: 0, grew: 0 });
+        let line = lines.entry(name.clone()).or_insert(HolderLine { name, bytes: 0, grew: 0 });
         line.bytes = line.bytes.saturating_add(holder.bytes);
     }
     let sum = |role: Role| {
@@ -108,12 +108,12 @@ pub(super) fn lines(
     Lines::Known { lines: lines.into_values().collect(), roles }
 }
 
-pub(super) fn by_name(lines: &[Line]) -> FxHashMap<String, u64> {
+pub(super) fn by_name(lines: &[HolderLine]) -> FxHashMap<String, u64> {
     lines.iter().map(|line| (line.name.clone(), line.bytes)).collect()
 }
 
 /// Sets `grew` of each line, and adds lines of `first` that hold nothing now. Sorts by bytes.
-pub(super) fn compare(lines: &mut Vec<Line>, first: &FxHashMap<String, u64>) {
+pub(super) fn compare(lines: &mut Vec<HolderLine>, first: &FxHashMap<String, u64>) {
     for line in lines.iter_mut() {
         let before = first.get(&line.name).copied().unwrap_or(0);
         line.grew =
@@ -122,7 +122,7 @@ pub(super) fn compare(lines: &mut Vec<Line>, first: &FxHashMap<String, u64>) {
     for (name, before) in first.iter().filter(|(_, before)| **before > 0) {
         if !lines.iter().any(|line| line.name == *name) {
             let grew = -(*before as i64);
-            lines.push(Line { name: name.clone(), bytes: 0, grew });
+            lines.push(HolderLine { name: name.clone(), bytes: 0, grew });
         }
     }
     lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
@@ -173,9 +173,9 @@ fn in_parts(parts: impl Iterator<Item = String>) -> Text<'static> {
     Text::raw(whole.collect::<Vec<_>>().join("   "))
 }
 
-fn table(frame: &mut Frame, lines: &[Line], area: Rect) {
+fn table(frame: &mut Frame, lines: &[HolderLine], area: Rect) {
     let room = usize::from(area.width.saturating_sub(11 + 13 + 2));
-    let line = |line: &Line| {
+    let line = |line: &HolderLine| {
         let (grew, style) = match line.grew {
             0 => (String::new(), DIM),
             more @ 1.. => (format!("+{}", size(more as u64)), WARN),

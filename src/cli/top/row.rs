@@ -8,7 +8,7 @@ use vramtrace_format::{LiveDevice, LiveSite};
 use vramtrace_reader::report::wording::age;
 use vramtrace_reader::units::{clean, count, limit, size};
 
-use super::look::{Look, Verdict};
+use super::look::{GrowthVerdict, Look};
 use crate::driver::nvml::CardFacts;
 use crate::live_processes::process::{LiveProcess, refused};
 
@@ -86,7 +86,7 @@ pub struct ProcessRow {
     /// What the cap counts; without a page, what NVML lists. `None`: it does not say.
     pub counted: Option<u64>,
     /// `None`: not judged yet.
-    verdict: Option<Verdict>,
+    verdict: Option<GrowthVerdict>,
     /// Percent, the highest of its cards.
     utilization: Option<u32>,
 }

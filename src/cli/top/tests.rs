@@ -13,7 +13,7 @@ use vramtrace_format::{LiveDevice, LiveOwner};
 
 use super::draw::{draw, text};
 use super::look::{Look, ProcessOwner};
-use super::opened::Line;
+use super::opened::HolderLine;
 use super::row::script;
 use super::state::{Input, State};
 use crate::live_processes::process::{LiveProcess, ProcessKey};
@@ -207,8 +207,8 @@ fn keys_choose_filter_and_open() {
     assert!(state.is_left);
 }
 
-fn line(name: &str, bytes: u64) -> Line {
-    Line { name: name.into(), bytes, grew: 0 }
+fn line(name: &str, bytes: u64) -> HolderLine {
+    HolderLine { name: name.into(), bytes, grew: 0 }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use std::path::Path;
 use jiff::Timestamp;
 
 use super::TracedProcess;
-use super::sink::{Sink, Window};
+use super::sink::{Sink, TimeWindow};
 use super::timeline::Timeline;
 use crate::analysis::ranks::ProcessFigures;
 use crate::analysis::{Level, parallel};
@@ -97,7 +97,7 @@ fn write(
     let (rank, state) = ProcessFigures::replayed_with(trace, None, &mut watched, progress);
     let mut blocks = Blocks::begin(blocks?, number)?;
     let process = TracedProcess { trace, number, pid: 0, label: String::new(), start_ns: 0 };
-    let timeline = Timeline::new(process, &definitions, &Window::default(), &mut blocks);
+    let timeline = Timeline::new(process, &definitions, &TimeWindow::default(), &mut blocks);
     let stacks = stacks::write(stacks?, number, &definitions, &timeline.who)?;
     let exported = timeline.write(&mut |_, _| {})?;
     blocks.finish()?;

@@ -60,7 +60,7 @@ impl BinnedLine {
 
 /// The lines with the keys `K`.
 #[derive(Debug)]
-pub(super) struct Series<K> {
+pub(super) struct BinnedSeries<K> {
     lines: FxHashMap<K, BinnedLine>,
     shift: u32,
     most: u64,
@@ -68,10 +68,10 @@ pub(super) struct Series<K> {
     lost: bool,
 }
 
-impl<K: Copy + Eq + Hash + Ord> Series<K> {
+impl<K: Copy + Eq + Hash + Ord> BinnedSeries<K> {
     /// Of at most `most` bins.
-    pub(super) fn new(most: u64) -> Series<K> {
-        Series { lines: FxHashMap::default(), shift: FIRST_SHIFT, most, lost: false }
+    pub(super) fn new(most: u64) -> BinnedSeries<K> {
+        BinnedSeries { lines: FxHashMap::default(), shift: FIRST_SHIFT, most, lost: false }
     }
 
     fn bin(&mut self, time_ns: u64) -> u64 {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_bin_has_the_lowest_and_the_highest_and_between_bins_is_the_last() {
-        let mut series = Series::new(8);
+        let mut series = BinnedSeries::new(8);
         series.change(0, 'a', |_| 5);
         series.change(1, 'a', |bytes| bytes + 5);
         series.change(3 * BIN, 'a', |bytes| bytes - 7);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_live_after_missing_events_is_no_low() {
-        let mut series = Series::new(8);
+        let mut series = BinnedSeries::new(8);
         series.change(0, 'a', |_| 5);
         series.forget();
         series.change(BIN, 'a', |bytes| bytes + 5);
@@ -184,7 +184,7 @@ mod tests {
         fn every_value_is_within_its_span(
             changes in prop::collection::vec((0u64..40 * BIN, 1u64..1000), 1..200),
         ) {
-            let mut series = Series::new(8);
+            let mut series = BinnedSeries::new(8);
             let (mut time_ns, mut values) = (0, Vec::new());
             for (after_ns, value) in changes {
                 time_ns += after_ns;

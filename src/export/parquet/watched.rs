@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::summary::is_held;
 use vramtrace_format::{DeviceId, StackId, Stamped};
 
-use super::series::Series;
+use super::series::BinnedSeries;
 use crate::analysis::Level;
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, SampleAt, State};
 
@@ -17,8 +17,8 @@ const STACK_BINS: u64 = 1 << 5;
 pub(super) type SeriesKey = (DeviceId, Level, Option<StackId>);
 
 pub(super) struct Watched {
-    pub devices: Series<SeriesKey>,
-    pub stacks: Series<SeriesKey>,
+    pub devices: BinnedSeries<SeriesKey>,
+    pub stacks: BinnedSeries<SeriesKey>,
     pub reported: Vec<(DeviceId, SampleAt)>,
     last_ns: FxHashMap<DeviceId, u64>,
     /// Time of the latest event: a thread's stamp may be slightly less.
@@ -28,8 +28,8 @@ pub(super) struct Watched {
 impl Watched {
     pub(super) fn new() -> Watched {
         Watched {
-            devices: Series::new(DEVICE_BINS),
-            stacks: Series::new(STACK_BINS),
+            devices: BinnedSeries::new(DEVICE_BINS),
+            stacks: BinnedSeries::new(STACK_BINS),
             reported: Vec::new(),
             last_ns: FxHashMap::default(),
             now_ns: 0,

@@ -76,7 +76,7 @@ struct ProcessPage {
     /// Why the run ended out of memory, as `vramtrace report` prints it; empty if it did not.
     verdict: String,
     /// The failures with which the run ended.
-    failures: Vec<Failure>,
+    failures: Vec<OomOnPage>,
     #[serde(flatten)]
     tables: Tables,
     /// The number and the name of each kind of allocation.
@@ -97,7 +97,7 @@ struct ProcessPage {
 
 /// One failure, at its moment, with the keys of `vramtrace oom --json`.
 #[derive(Serialize)]
-struct Failure {
+struct OomOnPage {
     #[serde(flatten)]
     oom: Oom,
     #[serde(flatten)]
@@ -207,9 +207,9 @@ fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPa
     }
 }
 
-fn failure(one: &PostMortem, recorded: &Recorded) -> Failure {
+fn failure(one: &PostMortem, recorded: &Recorded) -> OomOnPage {
     let sum = UsedSum::of(&one.device, &one.oom, Vec::new());
-    Failure {
+    OomOnPage {
         in_nvidia_smi: sum.knows_process,
         has_cache: one.device.cache.reserved > 0,
         ordinal: recorded.fatal.get(&one.oom.offset).copied(),

@@ -17,7 +17,7 @@ use crate::analysis::ranks::{
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::steps::StepsFacts;
 use crate::analysis::{
-    GroupBy, HeldMemory, Holder, Phase, Process, SampledMoment, SampledPhase, SleepsFacts, TakenBy,
+    GroupBy, Holder, Holding, Phase, Process, SampledMoment, SampledPhase, SleepsFacts, TakenBy,
     outliers, reconcile, taken_by,
 };
 use crate::replay::history::Sampled;
@@ -306,7 +306,7 @@ fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> Device
 /// Bytes by role on one device, largest first.
 fn roles_of(roles: &HeldByRole, id: DeviceId) -> Vec<RoleFacts> {
     let fact =
-        |(role, held): (Role, HeldMemory)| RoleFacts { role, bytes: held.bytes, count: held.count };
+        |(role, held): (Role, Holding)| RoleFacts { role, bytes: held.bytes, count: held.count };
     let mut roles: Vec<RoleFacts> = roles.of_device(id).into_iter().map(fact).collect();
     roles.sort_by_key(|of| std::cmp::Reverse(of.bytes));
     roles

@@ -2,7 +2,7 @@
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, line, paint, section};
 use crate::analysis::fits::{
-    Answer, Question, RecordedRun, SettingAnswer, Verdict, answer, describe, marked_recordings,
+    Answer, FitsVerdict, Question, RecordedRun, SettingAnswer, answer, describe, marked_recordings,
 };
 use crate::report::shell;
 use crate::trace::Trace;
@@ -134,9 +134,9 @@ fn predictions(answer: &Answer) -> String {
         let reserved = predicted.reserved;
         let verdict = predicted.verdict.map_or(String::new(), |verdict| {
             let style = match verdict {
-                Verdict::Fits => PLAIN,
-                Verdict::DoesNotFit => BAD,
-                Verdict::TooClose => WARN,
+                FitsVerdict::Fits => PLAIN,
+                FitsVerdict::DoesNotFit => BAD,
+                FitsVerdict::TooClose => WARN,
             };
             paint(style, verdict.into())
         });

@@ -32,7 +32,7 @@ impl Finding {
 }
 
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct RunVerdict {
     pub finding: Finding,
     pub what: String,
     /// The line of code that held the most memory, or that leaks, as text.
@@ -43,7 +43,7 @@ pub struct Verdict {
 
 /// The verdict on a process that was read to its end, after [`Process::find_fatal`] and
 /// [`Process::find_holders`]. `leaks`: `None` if leaks were not searched for.
-pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
+pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> RunVerdict {
     if let Some(fatal) = process.fatal.first() {
         let fix = fatal.remedy.as_ref().and_then(|remedy| remedy.fix.as_ref());
         let fix = fix.map(|(conf, spare)| {
@@ -52,7 +52,7 @@ pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
         });
         let (on, at) = (gpu_name(fatal.oom.device), seconds(fatal.oom.time_ns));
         let (limit, why) = (oom::limit(fatal), oom::why(fatal));
-        return Verdict {
+        return RunVerdict {
             finding: Finding::OutOfMemory,
             what: format!("out of memory on {on} at {at}; limit: {limit}; {why}"),
             line: largest_holder(process, &fatal.held, "at the failure"),
@@ -65,11 +65,11 @@ pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
     let who = process.who.as_ref();
     let line = who.and_then(|who| largest_holder(process, &who.peak, "at the peak"));
     let (finding, what) = outcome(process, leaks.is_some());
-    Verdict { finding, what, line, fix: None }
+    RunVerdict { finding, what, line, fix: None }
 }
 
 /// The verdict on the first leak that is sure. `None`: there is none.
-fn leak_verdict(found: &Leaks) -> Option<Verdict> {
+fn leak_verdict(found: &Leaks) -> Option<RunVerdict> {
     let mut sure = found.leaks.iter().filter(|leak| leak.is_sure());
     let first = sure.next()?;
     let line = place(&first.stack).map(|place| {
@@ -82,7 +82,7 @@ fn leak_verdict(found: &Leaks) -> Option<Verdict> {
         n => format!(", and {}", several(n as u64, "other leak")),
     };
     let what = format!("memory leaks on {}: {}{others}", gpu_name(first.device), size(first.bytes));
-    Some(Verdict { finding: Finding::Leak, what, line, fix: None })
+    Some(RunVerdict { finding: Finding::Leak, what, line, fix: None })
 }
 
 /// The finding on a process without a fatal failure and without a sure leak. `no_leak`: leaks were

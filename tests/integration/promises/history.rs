@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::{Program, Run, Setup, has};
-use vramtrace_reader::report::json::run::{self, Ended, Judged};
+use vramtrace_reader::report::json::run::{self, Judged, RunEnd};
 use vramtrace_reader::trace::open;
 
 const MIB: f64 = (1u64 << 20) as f64;
@@ -140,7 +140,7 @@ fn check_hours(run: &Run, days: u64) {
     let expected = (400.0 + leaked) * hours;
     // With the events; and by the samples that the recorder summed up.
     for (most_events, from) in [(u64::MAX, 0.0), (0, -0.001)] {
-        let process = run::read(&traces, Judged::default(), most_events, Ended::default())
+        let process = run::read(&traces, Judged::default(), most_events, RunEnd::default())
             .processes
             .remove(0);
         assert_eq!(process.source == "summary", most_events == 0);

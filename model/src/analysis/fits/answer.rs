@@ -145,7 +145,7 @@ impl Answer {
     /// Whether each value that was asked for fits under one of the settings.
     pub fn all_fit(&self) -> bool {
         let values = self.predicted.chunk_by(|a, b| a.value == b.value);
-        let fits = |one: &Predicted| one.verdict.is_none_or(|verdict| verdict == Verdict::Fits);
+        let fits = |one: &Predicted| one.verdict.is_none_or(|verdict| verdict == FitsVerdict::Fits);
         values.into_iter().all(|of| of.iter().any(fits))
     }
 }
@@ -172,7 +172,7 @@ pub fn answer(recordings: &[Recording], question: &Question) -> Result<Answer, N
         architecture: card.architecture,
         verdict: other.is_none(),
     });
-    let line = Line::through(scaling.base_values(), question.at);
+    let line = SearchLine::through(scaling.base_values(), question.at);
     let settings = card
         .as_ref()
         .map(|card| answers(&scaling, line, &question.confs, card.capacity()))
@@ -226,16 +226,18 @@ impl Recording {
 
 /// The values among which the largest that fits is searched: one number varies, the other one stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Line {
+struct SearchLine {
     searched: Axis,
     through: Values,
 }
 
-impl Line {
-    fn through(base: Values, at: Option<(Axis, u64)>) -> Line {
+impl SearchLine {
+    fn through(base: Values, at: Option<(Axis, u64)>) -> SearchLine {
         match at {
-            None => Line { searched: Axis::First, through: base },
-            Some((axis, value)) => Line { searched: axis.other(), through: base.with(axis, value) },
+            None => SearchLine { searched: Axis::First, through: base },
+            Some((axis, value)) => {
+                SearchLine { searched: axis.other(), through: base.with(axis, value) }
+            }
         }
     }
 
@@ -273,24 +275,24 @@ pub struct Predicted {
     pub total: Interval,
     /// `fits`, `does not fit`, `too close to say`; null: no verdict.
     #[cfg_attr(feature = "schemas", schemars(with = "Option<String>"))]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<FitsVerdict>,
 }
 
 /// Whether a batch, or a length, fits on a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "&'static str")]
-pub enum Verdict {
+pub enum FitsVerdict {
     Fits,
     DoesNotFit,
     TooClose,
 }
 
-impl From<Verdict> for &'static str {
-    fn from(verdict: Verdict) -> &'static str {
+impl From<FitsVerdict> for &'static str {
+    fn from(verdict: FitsVerdict) -> &'static str {
         match verdict {
-            Verdict::Fits => "fits",
-            Verdict::DoesNotFit => "does not fit",
-            Verdict::TooClose => "too close to say",
+            FitsVerdict::Fits => "fits",
+            FitsVerdict::DoesNotFit => "does not fit",
+            FitsVerdict::TooClose => "too close to say",
         }
     }
 }
@@ -321,11 +323,11 @@ impl SettingAnswer {
     }
 
     /// A smaller value never needs more.
-    fn verdict(&self, value: u64) -> Verdict {
+    fn verdict(&self, value: u64) -> FitsVerdict {
         match () {
-            () if value <= self.fits => Verdict::Fits,
-            () if self.fails.is_some_and(|fails| value >= fails) => Verdict::DoesNotFit,
-            () => Verdict::TooClose,
+            () if value <= self.fits => FitsVerdict::Fits,
+            () if self.fails.is_some_and(|fails| value >= fails) => FitsVerdict::DoesNotFit,
+            () => FitsVerdict::TooClose,
         }
     }
 }
@@ -333,7 +335,7 @@ impl SettingAnswer {
 /// The run at a value. `setting`: what fits under it, where there is a verdict.
 fn predict(
     scaling: &Scaling,
-    (line, value): (Line, u64),
+    (line, value): (SearchLine, u64),
     (name, conf): &(String, Conf),
     setting: Option<&SettingAnswer>,
 ) -> Predicted {
@@ -396,7 +398,7 @@ fn reserved_margin(scaling: &Scaling, at: Values) -> Margin {
 /// The values that fit under each setting, on all cores.
 fn answers(
     scaling: &Scaling,
-    line: Line,
+    line: SearchLine,
     confs: &[(String, Conf)],
     capacity: u64,
 ) -> Vec<SettingAnswer> {
@@ -426,7 +428,7 @@ fn answers(
 }
 
 /// The largest value whose requests are served; 0: none. The search takes it that a smaller value needs less.
-fn largest(scaling: &Scaling, line: Line, bound: Bound, conf: &Conf, capacity: u64) -> u64 {
+fn largest(scaling: &Scaling, line: SearchLine, bound: Bound, conf: &Conf, capacity: u64) -> u64 {
     let served = |value| served(scaling, line.at(value), bound, conf, capacity);
     let (mut fits, mut fails) = (0, scaling.base_values().of(line.searched));
     while served(fails) {

@@ -12,7 +12,7 @@ use crate::trace::Trace;
 /// Reads a trace of these bytes with a batch, if it can be opened.
 fn read(bytes: &[u8], batch: u64) -> Option<Result<Recording, NotComparable>> {
     let trace = Trace::of_bytes(bytes.to_vec()).ok()?;
-    let varied = Varied::one(Name::new("size").unwrap());
+    let varied = Varied::one(VariedName::new("size").unwrap());
     Some(Recording::read("a.vtrace", &trace, None, &varied, &[Batches::Each(batch)]))
 }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use super::guesses::unknown;
-use super::varied::{Name, Values, Varied};
+use super::varied::{Values, Varied, VariedName};
 use crate::allocator::rounding::{MIN_BLOCK, SMALL};
 
 /// The values of a step, and the size of the block that was recorded at them.
@@ -55,7 +55,7 @@ impl Powers {
     /// `batch x length^2`.
     fn name(self, varied: &Varied) -> String {
         let powers = [self.first, self.second].into_iter().zip(varied.names());
-        let factor = |(power, name): (i32, &Name)| match power {
+        let factor = |(power, name): (i32, &VariedName)| match power {
             0 => None,
             1 => Some(name.as_str().to_string()),
             power => Some(format!("{}^{power}", name.as_str())),

@@ -155,5 +155,5 @@ impl Program {
 }
 
 pub(super) fn both() -> Varied {
-    Varied::two(Name::default(), Name::new("length").unwrap())
+    Varied::two(VariedName::default(), VariedName::new("length").unwrap())
 }

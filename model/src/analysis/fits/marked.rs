@@ -1,15 +1,15 @@
 //! The batches and lengths that the marks of a program name: `batch=6`, `batch=6 length=512`.
 
 use super::recording::{Batches, Recording};
-use super::varied::{Name, Varied};
+use super::varied::{Varied, VariedName};
 use crate::trace::{Definitions, Trace};
 
 /// The batches that names in a trace give, each once, in ascending order.
 pub fn marked_batches(definitions: &Definitions) -> Vec<u64> {
-    marked_values(definitions, &Name::default())
+    marked_values(definitions, &VariedName::default())
 }
 
-fn marked_values(definitions: &Definitions, number: &Name) -> Vec<u64> {
+fn marked_values(definitions: &Definitions, number: &VariedName) -> Vec<u64> {
     let mut values: Vec<u64> =
         definitions.texts().filter_map(|name| number.in_mark(name)).collect();
     values.sort_unstable();
@@ -23,15 +23,15 @@ const LENGTHS: [&str; 2] = ["length", "tokens"];
 /// What differs between traces by their marks: the batch, the length where all of them name one and it differs, or both.
 /// `None`: neither does.
 pub fn marked_numbers<'d>(traces: impl Iterator<Item = &'d Definitions> + Clone) -> Option<Varied> {
-    let differs = |number: &Name| {
+    let differs = |number: &VariedName| {
         let of_traces = traces.clone().map(|one| marked_values(one, number));
         let of_traces: Vec<Vec<u64>> = of_traces.collect();
         let first = of_traces.iter().flatten().next();
         of_traces.iter().all(|values| !values.is_empty())
             && of_traces.iter().flatten().any(|value| Some(value) != first)
     };
-    let batch = Some(Name::default()).filter(differs);
-    let length = LENGTHS.iter().filter_map(|name| Name::new(name)).find(differs);
+    let batch = Some(VariedName::default()).filter(differs);
+    let length = LENGTHS.iter().filter_map(|name| VariedName::new(name)).find(differs);
     match (batch, length) {
         (Some(batch), Some(length)) => Some(Varied::two(batch, length)),
         (one, other) => one.or(other).map(Varied::one),

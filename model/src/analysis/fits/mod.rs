@@ -28,15 +28,15 @@ mod tests;
 mod varied;
 
 pub use answer::{
-    Answer, AnsweredCard, Interval, LawShare, Predicted, Question, RecordedRun, SettingAnswer,
-    Verdict, answer, usual_settings,
+    Answer, AnsweredCard, FitsVerdict, Interval, LawShare, Predicted, Question, RecordedRun,
+    SettingAnswer, answer, usual_settings,
 };
 pub use cards::{Architecture, Card, card_named, card_names};
 pub use law::{Bound, Law, LawKind, Point};
 pub use marked::{marked_batches, marked_numbers, marked_recordings};
 pub use recording::{Batches, Recording};
 pub use scaling::{Scaling, Share};
-pub use varied::{Axis, Name, Number, Values, Varied, describe};
+pub use varied::{Axis, Number, Values, Varied, VariedName, describe};
 
 /// The largest batch, or length, that is read, asked for and tried.
 pub const LARGEST_BATCH: u64 = 1 << 20;

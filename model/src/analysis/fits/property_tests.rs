@@ -133,10 +133,10 @@ proptest! {
         for answer in [less, more] {
             for conf in [DEFAULT, EXPANDABLE] {
                 let of = |one: &&Predicted| one.setting == conf;
-                let verdicts: Vec<Verdict> =
+                let verdicts: Vec<FitsVerdict> =
                     answer.predicted.iter().filter(of).filter_map(|one| one.verdict).collect();
-                let order = [Verdict::Fits, Verdict::TooClose, Verdict::DoesNotFit];
-                let place = |one: &Verdict| order.iter().position(|it| it == one);
+                let order = [FitsVerdict::Fits, FitsVerdict::TooClose, FitsVerdict::DoesNotFit];
+                let place = |one: &FitsVerdict| order.iter().position(|it| it == one);
                 prop_assert!(verdicts.is_sorted_by_key(place), "{verdicts:?}");
             }
         }

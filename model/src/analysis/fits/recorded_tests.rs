@@ -117,11 +117,11 @@ fn recorded_runs_are_scaled_to_the_peaks_of_real_ones() {
 /// 50, and with 70 under 6,717 MiB.
 #[test]
 fn a_workspace_that_is_refused_is_not_needed() {
-    let verdicts = |names: [&str; 2], cap: u64, values: &[u64]| -> Vec<Verdict> {
+    let verdicts = |names: [&str; 2], cap: u64, values: &[u64]| -> Vec<FitsVerdict> {
         let predicted = ask(&marked(&names), None, values.to_vec(), cap, &["default"]);
         predicted.iter().map(|one| one.verdict.unwrap()).collect()
     };
-    let (fits, fails, unsure) = (Verdict::Fits, Verdict::DoesNotFit, Verdict::TooClose);
+    let (fits, fails, unsure) = (FitsVerdict::Fits, FitsVerdict::DoesNotFit, FitsVerdict::TooClose);
     let resnet = ["resnet50_b16", "resnet50_b24"];
     assert_eq!(verdicts(resnet, 5170, &[45, 48, 56]), [fits, unsure, fails]);
     assert_eq!(verdicts(resnet, 6717, &[62, 84]), [fits, fails]);
@@ -161,7 +161,7 @@ fn a_length_is_scaled_as_a_batch_is() {
     let at =
         |batch, tokens| move |truth: &&Truth| truth.batch == batch && truth.tokens == Some(tokens);
     let truths = truths("lengths.jsonl", None);
-    let name = |name| Varied::one(Name::new(name).unwrap());
+    let name = |name| Varied::one(VariedName::new(name).unwrap());
     let by_tokens: [(&str, &[u64]); 2] = [("gpt2_b4_t256", &[256]), ("gpt2_b4_t512", &[512])];
     let by_batch: [(&str, &[u64]); 2] = [("gpt2_b4_t256", &[4]), ("gpt2_b6_t256", &[6])];
     for (runs, value, truth) in [
@@ -182,7 +182,7 @@ const THREE: [(&str, &[u64]); 3] =
 
 #[test]
 fn a_batch_and_a_length_are_scaled_at_once() {
-    let name = |name| Name::new(name).unwrap();
+    let name = |name| VariedName::new(name).unwrap();
     let runs = read(&Varied::two(name("batch"), name("tokens")), &THREE);
     let truths = truths("lengths.jsonl", None);
     for truth in truths.iter().filter(|truth| truth.setting == "default") {

@@ -8,7 +8,7 @@ use vramtrace_format::{DeviceId, Mark, StackId, Stamped};
 use super::law::{Point, least_request};
 use super::matching::Unpaired;
 use super::stacks::{Kind, StackKey, kinds, stack_keys};
-use super::varied::{Axis, Name, Values, Varied};
+use super::varied::{Axis, Values, Varied, VariedName};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::Request;
 use crate::allocator::rounding::MIN_BLOCK;
@@ -220,7 +220,7 @@ fn stretches(
 /// The values of one number: one for each step, or one for a run without steps.
 fn values(
     name: &str,
-    number: &Name,
+    number: &VariedName,
     steps: &[&Step],
     marks: &[(u64, u64)],
     given: &Batches,

@@ -10,7 +10,7 @@ use super::matching::pairs;
 use super::recording::{Recording, Stretch};
 use super::reductions;
 use super::stacks::{Kind, StackKey};
-use super::varied::{Name, Values};
+use super::varied::{Values, VariedName};
 use crate::allocator::rounding::MIN_BLOCK;
 use crate::allocator::{Conf, Log, ReplayOutcome, Request, replay};
 
@@ -90,7 +90,7 @@ impl<'r> Scaling<'r> {
                     > base.recorded.peak_allocated as f64
         });
         if let Some(other) = larger {
-            let names: Vec<&str> = base.varied.names().map(Name::as_str).collect();
+            let names: Vec<&str> = base.varied.names().map(VariedName::as_str).collect();
             return Err(NotComparable(format!(
                 "{} allocated less than {}, whose {} is smaller: give the values of --recorded in the \
                  order of the traces",

@@ -4,21 +4,21 @@ use serde::Serialize;
 
 /// The name of a number that differs: `batch`, or `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name(String);
+pub struct VariedName(String);
 
-impl Default for Name {
-    fn default() -> Name {
-        Name("batch".into())
+impl Default for VariedName {
+    fn default() -> VariedName {
+        VariedName("batch".into())
     }
 }
 
-impl Name {
+impl VariedName {
     /// `None`: not a name.
-    pub fn new(name: &str) -> Option<Name> {
+    pub fn new(name: &str) -> Option<VariedName> {
         let name = name.trim().to_ascii_lowercase();
         let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic());
-        (is_name && name.chars().all(is_letter)).then_some(Name(name))
+        (is_name && name.chars().all(is_letter)).then_some(VariedName(name))
     }
 
     pub fn as_str(&self) -> &str {
@@ -40,25 +40,25 @@ impl Name {
 /// The names of what differs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Varied {
-    pub first: Name,
+    pub first: VariedName,
     /// `None`: one number differs.
-    pub second: Option<Name>,
+    pub second: Option<VariedName>,
 }
 
 impl Varied {
-    pub fn one(name: Name) -> Varied {
+    pub fn one(name: VariedName) -> Varied {
         Varied { first: name, second: None }
     }
 
     /// The batch is the first of two: the second one may count by its square.
-    pub fn two(one: Name, other: Name) -> Varied {
-        match other == Name::default() {
+    pub fn two(one: VariedName, other: VariedName) -> Varied {
+        match other == VariedName::default() {
             true => Varied { first: other, second: Some(one) },
             false => Varied { first: one, second: Some(other) },
         }
     }
 
-    pub fn names(&self) -> impl Iterator<Item = &Name> {
+    pub fn names(&self) -> impl Iterator<Item = &VariedName> {
         std::iter::once(&self.first).chain(&self.second)
     }
 
@@ -70,7 +70,7 @@ impl Varied {
     /// Each number, with its name.
     pub fn numbers(&self, values: Values) -> Vec<Number> {
         let values = [values.first, values.second];
-        let number = |(name, value): (&Name, u64)| Number { name: name.0.clone(), value };
+        let number = |(name, value): (&VariedName, u64)| Number { name: name.0.clone(), value };
         self.names().zip(values).map(number).collect()
     }
 }
@@ -158,15 +158,15 @@ mod tests {
             ("batch=x", None),
             ("forward", None),
         ] {
-            assert_eq!(Name::default().in_mark(mark), batch, "{mark}");
+            assert_eq!(VariedName::default().in_mark(mark), batch, "{mark}");
         }
-        assert_eq!(Name::new("length").unwrap().in_mark("batch=12 length=512"), Some(512));
-        assert!(["4,6", "46", "", "a b"].into_iter().all(|name| Name::new(name).is_none()));
+        assert_eq!(VariedName::new("length").unwrap().in_mark("batch=12 length=512"), Some(512));
+        assert!(["4,6", "46", "", "a b"].into_iter().all(|name| VariedName::new(name).is_none()));
     }
 
     #[test]
     fn the_batch_is_the_first_of_two() {
-        let name = |name| Name::new(name).unwrap();
+        let name = |name| VariedName::new(name).unwrap();
         let both = [("batch", "length"), ("length", "batch")];
         for varied in both.map(|(one, other)| Varied::two(name(one), name(other))) {
             let values = Values { first: 4, second: 256 };

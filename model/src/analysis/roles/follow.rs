@@ -79,8 +79,9 @@ impl RoleFinder {
     pub(super) fn at_peak(&self, device: DeviceId, peak: Until) -> Option<LiveRoles> {
         let Until::Offset(offset) = peak else { return None };
         let at_peak = self.at_peaks.get(&device).filter(|of| of.offset == offset)?;
-        let role =
-            |of: &Ended| ((of.key, of.time_ns), rules::role(&of.life, of.site, &self.learned));
+        let role = |of: &EndedAllocation| {
+            ((of.key, of.time_ns), rules::role(&of.life, of.site, &self.learned))
+        };
         Some(LiveRoles(at_peak.ended.iter().map(role).collect()))
     }
 
@@ -144,7 +145,7 @@ impl RoleLearner {
 
 /// An allocation whose life has ended. `time_ns`: of its allocation.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct EndedAllocation {
     key: Key,
     time_ns: u64,
     site: StackAndSize,
@@ -157,7 +158,7 @@ struct AtPeak {
     /// File offset of the event.
     offset: u64,
     /// What was allocated up to it and ended after it. Its last entry of a key and a time is the one that was live then.
-    ended: Vec<Ended>,
+    ended: Vec<EndedAllocation>,
 }
 
 /// The facts about allocations whose life has ended.
@@ -176,7 +177,7 @@ impl Sink for Notes {
         self.learned.note(life, site, rules::role(life, site, &self.none));
         for at_peak in self.at_peaks.values_mut().filter(|peak| of.made_offset <= peak.offset) {
             let (key, time_ns) = (of.key, of.live.time_ns);
-            at_peak.ended.push(Ended { key, time_ns, site, life: *life });
+            at_peak.ended.push(EndedAllocation { key, time_ns, site, life: *life });
         }
     }
 

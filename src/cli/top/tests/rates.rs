@@ -3,7 +3,7 @@
 use testkit::trace_builder::TraceBuilder;
 use vramtrace_format::Kind;
 
-use super::super::look::{Judged, Verdict};
+use super::super::look::{GrowthVerdict, Judged};
 use super::super::state::State;
 use super::{MIB, has, look, screen, three};
 use crate::live_processes::followed::Growth;
@@ -36,7 +36,9 @@ fn the_rate_of_a_growing_trace_is_that_of_its_leak() {
     builder.alloc_by(second, Kind::Device, 1 << 50, 512 * MIB, 1);
     let mut judged = Judged::default();
     let file = tempfile::NamedTempFile::new().unwrap();
-    let of = |judged: &mut Judged| -> Verdict { judged.read([(1, file.path().into())].into())[&1] };
+    let of = |judged: &mut Judged| -> GrowthVerdict {
+        judged.read([(1, file.path().into())].into())[&1]
+    };
     let mut rates = Vec::new();
     for n in 0..300u64 {
         let at = second + n * second / 10;

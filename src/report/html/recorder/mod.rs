@@ -22,7 +22,7 @@ use crate::trace::Definitions;
 /// Ended records whose role is not yet known, by key and time of allocation, with the ordinals of their
 /// ends. [`RoleFinder`] knows a role only after the end. An allocation has several records if it slept,
 /// changed its owner, or its free was refused.
-type Ended = FxHashMap<(Key, u64), Parts>;
+type EndedRecords = FxHashMap<(Key, u64), Parts>;
 
 /// The ended records of one allocation, in order, each with the ordinal of its end. Nearly all have one.
 type Parts = ((OpenRecord, Option<u64>), Vec<(OpenRecord, Option<u64>)>);
@@ -80,7 +80,7 @@ pub(super) struct Recorder<'d, W: Write> {
     roles: RoleObserver<'d>,
     /// Empty: its room is used again.
     known_roles: Vec<Allocation>,
-    ended: Ended,
+    ended: EndedRecords,
     sums: ByDevice<Sums>,
     /// Offsets in the trace of the failures with which the run ended.
     fatal: Vec<u64>,
@@ -113,7 +113,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             paused_lumped: FxHashMap::default(),
             roles: roles.observer(),
             known_roles: Vec::new(),
-            ended: Ended::default(),
+            ended: EndedRecords::default(),
             sums: ByDevice::default(),
             fatal,
             offset: None,

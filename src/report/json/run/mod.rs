@@ -50,7 +50,7 @@ pub struct Judged<'l> {
 
 /// Of a run with more than `most_bytes` of traces only those processes are read in full that failed, and the one with the
 /// highest peak, up to so many bytes: the others have their summaries, and the lines say so.
-pub fn read(traces: &[Trace], judged: Judged, most_bytes: u64, ended: Ended) -> RunRecords {
+pub fn read(traces: &[Trace], judged: Judged, most_bytes: u64, ended: RunEnd) -> RunRecords {
     let ranks = read_within(traces, most_bytes, &|_, _| {});
     let mut chosen = worth_reading(traces, &ranks, most_bytes);
     // What failed comes first.

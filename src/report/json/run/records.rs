@@ -186,7 +186,7 @@ pub(super) fn leaks(found: &Leaks, least: Option<u64>) -> Vec<JudgedLeak> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobRecord {
     #[serde(flatten)]
-    pub ended: Ended,
+    pub ended: RunEnd,
     /// Processes with a trace, and those of them whose events were all read. The others have no roles, no time and no
     /// verdicts: reading them would have taken too long.
     pub processes: usize,
@@ -249,7 +249,7 @@ pub struct WorstLeak {
 /// How the command ended, and what its checks said.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Ended {
+pub struct RunEnd {
     /// The same in all lines of one run.
     pub run: String,
     /// Of the batch system.
@@ -276,7 +276,7 @@ const MAX_CARDS: usize = 64;
 pub(super) fn of_run(
     processes: &[ProcessRecord],
     ranks: &[ProcessFigures],
-    ended: Ended,
+    ended: RunEnd,
 ) -> JobRecord {
     let devices = || processes.iter().flat_map(|process| &process.devices);
     let (mut by_library, mut by_role) = (BTreeMap::new(), BTreeMap::new());
@@ -316,7 +316,7 @@ pub(super) fn of_run(
     let in_full = processes.iter().filter(|process| process.source == IN_FULL);
     let shares = devices().filter_map(|device| device.never_used_share);
     JobRecord {
-        ended: Ended {
+        ended: RunEnd {
             started_unix_s: rounded(ended.started_unix_s),
             duration_s: rounded(ended.duration_s),
             ..ended

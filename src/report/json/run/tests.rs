@@ -45,7 +45,7 @@ fn lines(most_bytes: u64) -> RunRecords {
         open(&path).unwrap()
     };
     let traces: Vec<Trace> = run().into_iter().enumerate().map(opened).collect();
-    read(&traces, Judged::default(), most_bytes, Ended::default())
+    read(&traces, Judged::default(), most_bytes, RunEnd::default())
 }
 
 #[test]
