@@ -74,3 +74,31 @@ pub fn smallest_capacity(log: &Log, conf: &Conf, free: &ReplayOutcome) -> Option
     }
     Some(fits * OWN_SEGMENT_STEP)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Between the least that is allocated (232 MiB) and the most that is reserved (520 MiB): the cache gives back what
+    /// no block pins.
+    #[test]
+    fn the_smallest_capacity_is_that_at_which_retries_free_enough() {
+        let mut log = Log::default();
+        for (address, size, freed) in
+            [(1, 100, true), (2, 12, false), (3, 200, true), (4, 220, false)]
+        {
+            log.alloc(address, size * MIB, 0, 0);
+            if freed {
+                log.free(address);
+            }
+        }
+        let conf = Conf::default();
+        let free = replay(&log, &conf, None);
+        assert_eq!((free.peak_needed, free.peak_total), (232 * MIB, 520 * MIB));
+        assert_eq!(smallest_capacity(&log, &conf, &free), Some(320 * MIB));
+        let fits = |mib: u64| replay(&log, &conf, Some(mib * MIB)).fits();
+        assert!(fits(320) && !fits(318));
+    }
+}

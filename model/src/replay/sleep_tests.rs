@@ -180,7 +180,9 @@ fn a_checkpoint_knows_what_sleeps_and_whose_it_is() {
     }
     t.event(SECOND, Event::CheckpointEnd { id });
     let state = read(&t);
-    assert_eq!((cache(&state).allocated, cache(&state).paused), (4 * MIB, 4 * MIB));
+    let sums = cache(&state);
+    assert_eq!((sums.allocated, sums.paused), (4 * MIB, 4 * MIB));
+    assert_eq!((sums.reserved, sums.reserved_paused), (20 * MIB, 20 * MIB));
     let woken = state.space.at(2 * A).unwrap().woken.unwrap();
     assert_eq!((woken.owner.stack, woken.by), (StackId(3), StackId(60)));
     map(&mut t, A, 20 * MIB, 8);

@@ -74,12 +74,6 @@ impl HeldByRole {
         sums
     }
 
-    /// Bytes of all roles on a device.
-    pub fn bytes_on(&self, device: DeviceId) -> u64 {
-        let here = self.held.iter().filter(|((of, _, _), _)| *of == device);
-        here.map(|(_, held)| held.bytes).fold(0, u64::saturating_add)
-    }
-
     /// Adds held memory.
     pub fn add(&mut self, device: DeviceId, role: Role, stack: StackId, held: Holding) {
         self.held.entry((device, role, stack)).or_default().add(held);

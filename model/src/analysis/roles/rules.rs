@@ -167,12 +167,7 @@ mod tests {
     const SITE: StackAndSize = StackAndSize { stack: StackId(7), bytes: 1 << 20 };
 
     /// A life that began in `born` and ended so many forward and backward passes later in `phase`.
-    fn life(
-        class: StackClass,
-        born: StepPart,
-        passes: (u32, u32),
-        phase: StepPart,
-    ) -> Life {
+    fn life(class: StackClass, born: StepPart, passes: (u32, u32), phase: StepPart) -> Life {
         let begin = TrainingProgress {
             forwards: 5,
             backwards: 5,

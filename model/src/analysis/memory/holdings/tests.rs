@@ -127,6 +127,9 @@ fn blocks_stand_in_place_of_their_segment_and_the_rest_is_free() {
     t.free(2 * SECOND, Space::Block, 1 << 40);
     // Of which no driver memory is known.
     t.alloc_by(3 * SECOND, Kind::Block, 3 << 40, MIB, 4);
+    // Memory of others, and of the host.
+    t.alloc_by(3 * SECOND, Kind::Imported, 4 << 40, 64 * MIB, 5);
+    t.alloc_by(3 * SECOND, Kind::HostPinned, 5 << 40, 64 * MIB, 6);
     with_trace(&t, |trace, definitions| {
         let state = trace.replay(definitions, &mut ()).state;
         let held = |mib, count| Holding { bytes: mib * MIB, count, ..Holding::default() };
