@@ -147,15 +147,12 @@ pub fn pids() -> impl Iterator<Item = u32> {
 }
 
 /// The id of a namespace of this thread.
-#[cfg(unix)]
 pub(crate) fn namespace(kind: &str) -> io::Result<u64> {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata(format!("/proc/thread-self/ns/{kind}")).map(|about| about.ino())
-}
-
-#[cfg(not(unix))]
-pub(crate) fn namespace(_: &str) -> io::Result<u64> {
-    Err(io::ErrorKind::Unsupported.into())
+    let found = fs::metadata(format!("/proc/thread-self/ns/{kind}"))?;
+    #[cfg(unix)]
+    return Ok(std::os::unix::fs::MetadataExt::ino(&found));
+    #[cfg(not(unix))]
+    return Err(io::Error::other(format!("{found:?} has no id")));
 }
 
 const NS_PER_TICK: i128 = 10_000_000;

@@ -26,7 +26,7 @@ impl Member {
 
     /// Inode of the pid namespace of this process: a pid is valid only in its namespace. 0 = not known.
     pub fn namespace() -> u64 {
-        Namespaces::inode("pid")
+        namespace("pid").unwrap_or(0)
     }
 }
 
@@ -39,7 +39,9 @@ pub struct Namespaces {
 
 impl Namespaces {
     pub fn of_this_process() -> Namespaces {
-        Namespaces { pid: Namespaces::inode("pid"), ipc: Namespaces::inode("ipc") }
+        // Of the calling thread: the main thread may have exited before the others.
+        let id = |kind| namespace(kind).unwrap_or(0);
+        Namespaces { pid: id("pid"), ipc: id("ipc") }
     }
 
     /// As [`Namespaces::of_this_process`], for checks of other processes through /proc: the pid namespace is 0 if /proc
@@ -58,11 +60,6 @@ impl Namespaces {
     /// Whether a segment of `other` can be attached here.
     pub fn same_ipc(self, other: Namespaces) -> bool {
         self.ipc != 0 && self.ipc == other.ipc
-    }
-
-    // Reads the calling thread's entry: the main thread may have exited before the others.
-    fn inode(kind: &str) -> u64 {
-        namespace(kind).unwrap_or(0)
     }
 }
 

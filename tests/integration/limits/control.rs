@@ -68,7 +68,7 @@ fn a_cap_comes_moves_and_goes_while_the_process_runs() {
     assert!(counted > 1800 * MIB, "{shown}");
     assert_eq!(shown["must_go_bytes"], counted - 1024 * MIB, "{shown}");
     let text = place.says(&[], "ps");
-    assert!(text.contains("1.00 GiB, ") && text.contains("GiB must go"), "{text}");
+    assert!(text.contains("1.00 GiB, ") && text.contains("MiB must go"), "{text}");
     assert_eq!(process.result("p 1"), 0, "what its pool holds already is no new memory");
     // At the first request 1000 and the context are still more.
     assert_eq!(process.results("f, f, f, a 1, f, a 100"), [0, 0, 0, 2, 0, 0]);
@@ -80,7 +80,7 @@ fn a_cap_comes_moves_and_goes_while_the_process_runs() {
     let device = process.end()["devices"][0].clone();
     has(&device, json!({ "cap_bytes": null, "refused_by_driver": 0, "refused_by_cap": 6 }));
     let refusals = device["refusals"].as_array().unwrap().iter();
-    let caps: Vec<u64> = refusals.map(|one| one["cap_bytes"].as_u64().unwrap() / MIB).collect();
+    let caps: Vec<u64> = refusals.map(|one| one["limit_bytes"].as_u64().unwrap() / MIB).collect();
     assert_eq!(caps, [2048, 1024, 1024, 1024, 1024, 12288]);
 }
 

@@ -79,7 +79,6 @@ fn a_setting_that_this_pytorch_does_not_know_is_proposed_nowhere() {
                 !proposed,
             ),
             ("report t.vtrace", format!("try     {conf}"), proposed),
-            ("report t.vtrace --json", "\"fix\": \"expandable_segments:True\"".into(), proposed),
         ] {
             let shown = scratch.text(line);
             assert_eq!(shown.contains(&named), is_named, "{version}: {line}: {shown}");
