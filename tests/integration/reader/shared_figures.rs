@@ -33,7 +33,7 @@ fn process(scale: u64) -> TraceBuilder {
     t.alloc_on(SECOND / 2, Kind::Device, 1, 9 << 40, kib(31_013));
     t.event(SECOND, Event::Mark { name: 1, mark: Mark::Push });
     let segment = |n: u64| (1 << 40) + n * (1 << 32);
-    let mut in_nvidia_smi = context + kib(7_001 + 7_919 + 1_009 + 3_299 + 997);
+    let mut in_nvidia_smi = context + kib(7_001 + 7_919 + 1_009 + 3_313 + 997);
     let segments = [kib(61_043), 40 * MIB, kib(8_009), kib(13_001)];
     for (n, size) in (0..).zip(segments) {
         t.alloc_by(SECOND, Kind::Device, segment(n), size, 1 + n as u32);
@@ -51,7 +51,7 @@ fn process(scale: u64) -> TraceBuilder {
     block(&mut t, 2, (segment(1), 0), 11_003, 7);
     let site = t.site(Kind::Device, 0);
     for (prime, cause) in
-        [(7_919, Cause::Modules), (1_009, Cause::LocalMemory), (3_299, Cause::Graphs)]
+        [(7_919, Cause::Modules), (1_009, Cause::LocalMemory), (3_313, Cause::Graphs)]
     {
         let (delta, stack) = (kib(prime) as i64, StackId(3));
         let took = Took { device: CARD, site, stack, delta, cause, name: 0 };
@@ -114,7 +114,7 @@ const WORDS: [(&str, &str); 18] = [
     ("/live_bytes", "live"),
     ("/cap_bytes", "cap"),
     ("/refusals/0/size_bytes", "asked"),
-    ("/refusals/0/driver_free_bytes", "free"),
+    ("/refusals/0/card_free_bytes", "free"),
     ("/torch/reserved_bytes", "reserved"),
     ("/torch/allocated_bytes", "allocated"),
     ("/torch/peak_reserved_bytes", "reserved"),
