@@ -47,6 +47,6 @@ fn add_to(trace: &Trace, limits: PackLimits) -> usize {
     }
     let packed = Packed::within(&definitions, trace.header(), Some(limits));
     // Without its names a trace is read on this machine as before.
-    let _ = append(&trace, &packed.definitions);
+    let _ = append(trace, &packed.definitions);
     packed.left_out
 }

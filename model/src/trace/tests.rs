@@ -38,7 +38,7 @@ impl Trace {
         let header = TraceReader::new(&bytes)?.header().clone();
         Ok(Trace::new(Opened {
             path: "a.vtrace".into(),
-            data: vec![0..bytes.len() as u64],
+            data: Vec::from([std::ops::Range { start: 0, end: bytes.len() as u64 }]),
             bytes: Box::new(bytes),
             header,
             running: false,

@@ -139,7 +139,8 @@ impl Slept {
 }
 
 /// Pattern, word, owner, and what it has at all these moments: MiB, paused MiB, pieces.
-const OWNERS: [(&str, &str, &str, (u64, u64, u64)); 14] = [
+type Owner = (&'static str, &'static str, &'static str, (u64, u64, u64));
+const OWNERS: [Owner; 14] = [
     ("torch", "awake", "weights_block", (72, 0, 8)),
     ("torch", "awake", "weights_line", (80, 0, 4)),
     ("torch", "awake", "kv_cache_line", (136, 0, 3)),

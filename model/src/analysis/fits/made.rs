@@ -96,7 +96,7 @@ impl Run {
         let sizes: Vec<u64> = program.layers.iter().map(|size| size.at(at)).collect();
         let kept: Vec<_> = sizes.iter().map(|size| self.alloc(*size, by::FORWARD)).collect();
         let mut gradients = Vec::new();
-        if program.even_only > 0 && at.first % 2 == 0 {
+        if program.even_only > 0 && at.first.is_multiple_of(2) {
             let block = self.alloc(program.even_only, by::EVEN);
             self.free(block);
         }

@@ -163,7 +163,7 @@ pub(super) const HARMLESS: &[Scenario] = &[
         });
         p.work(500 * MS);
     }),
-    harmless("a model is loaded, and no more", |p| parameters(p)),
+    harmless("a model is loaded, and no more", parameters),
     harmless("a model is loaded piece by piece and converted", |p| {
         for _ in 0..148 {
             let size = 4 * KIB + p.random(8 * MIB);
