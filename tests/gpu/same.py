@@ -67,11 +67,11 @@ def makers(name, process):
         for taken in device["driver_bytes_by"][:6]:
             if taken["bytes"] < MIB:
                 continue
-            lead = taken["lead"] or {}
+            lead = {} if taken["lead"] is None else taken["frames"][taken["lead"]]
             line = f"{lead.get('file', '').rsplit('/', 1)[-1]}:{lead['line']}" if lead.get("line") else lead.get("function", "")
             rows.append(
                 f"| {name} | {taken['bytes'] / MIB:.1f} | {taken['cause']} | {taken['library'] or '?'} | {taken['api']} "
-                f"| `{(taken['name'] or '')[:60]}` | {line} |"
+                f"| `{(taken['needed_for'] or '')[:60]}` | {line} |"
             )
     return rows
 
