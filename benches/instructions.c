@@ -132,7 +132,7 @@ static void request(void) { cache_request_pairs(0, (char *)segment, turns, 1000)
 
 static void whole_request(void) { cache_request_pairs(0, (char *)segment, turns, 1024); }
 
-/* Two calls that are not made one, so that each path of zeros and ones is a stack of its own. */
+/* Two calls that are not made one, so that each path of zeros and ones is another stack. */
 __attribute__((noinline, noclone)) static void down(int depth, unsigned long path, void (*what)(void)) {
     if (!depth) {
         what();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::Sources;
 
-/// Maximum number of connections that are served at once. Further ones are told to come again.
+/// Maximum number of connections that are served at once. Further ones get an answer that says so.
 const MAX_CONNECTIONS: usize = 8;
 /// Maximum size of a request's head in bytes, and number of headers.
 const MAX_REQUEST_BYTES: usize = 8 << 10;

@@ -19,7 +19,7 @@ use super::{Bytes, HostFiles, Opened, Trace, compressed};
 use crate::files::{self, Directory, Map};
 use crate::units::size;
 
-/// Maximum size in bytes of the data of a trace that [`open_of`] opens. A recorder writes 2 GiB if it is not told otherwise.
+/// Maximum size in bytes of the data of a trace that [`open_of`] opens. A recorder writes 2 GiB by default.
 const MAX_BYTES_OF_USER: u64 = 64 << 30;
 /// Of these, maximum size in bytes of the definitions, which are held in memory. Trainings have 1 to 5 MiB.
 const MAX_DEFINITION_BYTES: u64 = 64 << 20;

@@ -101,7 +101,7 @@ static inline long long now_ns(void) {
     return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
-/* Calls `what` below `depth` more frames. Two calls that are not made one: each path of zeros and ones is a stack of its own. */
+/* Calls `what` below `depth` more frames. Two calls that are not made one: each path of zeros and ones is another stack. */
 __attribute__((noinline, noclone, unused)) static void below_frames(int depth, unsigned path, void (*what)(void)) {
     if (depth == 0) {
         what();

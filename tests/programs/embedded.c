@@ -1,4 +1,4 @@
-/* embedded SCRIPT BESIDE [close] LIBPYTHON...: a C program that opens one Python after the other as a library of its own, with
+/* embedded SCRIPT BESIDE [close] LIBPYTHON...: a C program that opens one Python after the other as a separate library, with
    its symbols for nobody else (RTLD_LOCAL), runs the script there and unloads it. The script can call `take()`: an
    allocation, whose size it returns. Recursion goes through C: `again(f)` calls f from here. After each it allocates 256 bytes
    and says whether the library is gone. BESIDE threads that run no Python allocate and free all the while. `close`: what

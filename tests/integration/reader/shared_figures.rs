@@ -1,5 +1,5 @@
 //! A figure that several commands show is the same in each of them. Of a run in which no two figures are alike, each view
-//! prints only facts of `report --json`, of failures those of `oom --json`, or of its own document, each in one form, under
+//! prints only facts of `report --json`, of failures those of `oom --json`, or of the view's document, each in one form, under
 //! one word.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,7 +21,7 @@ fn the_figures_of_a_step_are_those_of_its_moments() {
     }
 }
 
-/// Equal steps are one row; evaluation has other rows; skipped updates are said. Where steps cannot be told the reason is.
+/// Equal steps are one row; evaluation has other rows; skipped updates are said. Where steps are not known the reason is.
 #[test]
 fn a_table_has_the_steps_and_every_command_with_a_moment_takes_one() {
     let run = Scratch::new();
