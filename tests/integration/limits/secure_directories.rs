@@ -136,7 +136,8 @@ fn a_page_that_could_be_anothers_is_refused() {
     let file = |path: &Path| std::fs::write(path, "").unwrap();
     let (open, foreign) = ("open to others (mode 777)", "belongs to user 0");
     let of_version = ["not a group page of this version", "not a page of this version"];
-    let cases: [(&dyn Fn(&Path), [u32; 2], [&str; 2]); 5] = [
+    type Make<'m> = &'m dyn Fn(&Path);
+    let cases: [(Make, [u32; 2], [&str; 2]); 5] = [
         (&directory, [user.0, 0o777], [open, open]),
         (&directory, [0, 0o700], [foreign, foreign]),
         (&link, [user.0, 0o700], ["link", "link"]),
