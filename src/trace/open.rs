@@ -116,9 +116,6 @@ fn of_file(path: &Path, file: File, beside: &Beside) -> Result<Trace, OpenError>
         }
         None => map,
     };
-    // SAFETY: has no arguments and always succeeds.
-    let by_other_user = owner.is_some_and(|owner| owner != unsafe { libc::geteuid() });
-    let files: Arc<dyn HostFiles> = Arc::new(ThisMachine);
     let trace = Trace::new(Opened {
         path: path.to_path_buf(),
         bytes: map.map_or_else(|| Box::new(Vec::new()) as Box<dyn Bytes>, |map| Box::new(map)),
@@ -126,11 +123,18 @@ fn of_file(path: &Path, file: File, beside: &Beside) -> Result<Trace, OpenError>
         header,
         running,
         tail_in_memory,
-        files: (!by_other_user).then_some(files),
+        files: files_for(owner),
         damage,
     });
     trace.release();
     Ok(trace)
+}
+
+/// The files that a trace may name: none for that of another user. `None`: a trace that the command line names.
+fn files_for(owner: Option<u32>) -> Option<Arc<dyn HostFiles>> {
+    // SAFETY: has no arguments and always succeeds.
+    let is_own = owner.is_none_or(|owner| owner == unsafe { libc::geteuid() });
+    is_own.then(|| Arc::new(ThisMachine) as Arc<dyn HostFiles>)
 }
 
 /// When the process of a trace started, by the header page alone.
@@ -161,5 +165,18 @@ fn missing(header: &Header, running: bool) -> Option<DamageKind> {
         TailPlace::Beside => Some(DamageKind::TailMissing),
         TailPlace::Memory if is_this_host(header) => Some(DamageKind::TailLost),
         TailPlace::Memory => Some(DamageKind::TailElsewhere),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trace_of_another_user_has_no_files() {
+        // SAFETY: has no arguments and always succeeds.
+        let me = unsafe { libc::geteuid() };
+        let has_files = [None, Some(me), Some(me + 1)].map(|owner| files_for(owner).is_some());
+        assert_eq!(has_files, [true, true, false]);
     }
 }
