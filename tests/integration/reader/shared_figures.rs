@@ -121,6 +121,12 @@ const WORDS: [(&str, &str); 18] = [
     ("/torch/peak_allocated_bytes", "allocated"),
 ];
 
+/// Whether the word stands there, not as a part of another: `context`, not `contexts`.
+fn says(text: &str, word: &str) -> bool {
+    let goes_on = |behind: &str| behind.starts_with(|next: char| next.is_alphanumeric());
+    text.match_indices(word).any(|(at, word)| !goes_on(&text[at + word.len()..]))
+}
+
 /// What a list leaves out, and a total of several processes: sums of other figures.
 const SUMS: [&str; 2] = [" more", "each device at its own"];
 
@@ -211,7 +217,7 @@ fn each_view_prints_the_facts_in_one_form_under_one_word() {
         for (form, beside) in printed(text) {
             if !own.contains_key(&form) {
                 wrong += &format!("{view}: {form} is no fact: {beside}\n");
-            } else if words.get(&form).is_some_and(|word| !beside.contains(word)) {
+            } else if words.get(&form).is_some_and(|word| !says(&beside, word)) {
                 wrong += &format!("{view}: {form} is {}: {beside}\n", words[&form]);
             }
         }
