@@ -102,10 +102,9 @@ static void *thread(void *unused) {
 
 static void threads(void) { on_threads(4, thread); }
 
-/* NVML is asked the less often the longer it took: long enough for one more reading on a busy machine. It
-   comes at the first call after a pause, which is each time a free. */
+/* The next reading comes at the first call after a pause, which is each time a free. */
 static void rest(void) {
-    for (int i = 0; i < 150; i++) {
+    for (int i = 0; i < 10; i++) {
         CUdeviceptr p = driver_take(4 << 20);
         usleep(20000);
         driver_give(p);

@@ -10,6 +10,8 @@
 //! | `VRAMTRACE_TEST_NO_TASKS` | `2` | the first two steps of `private_table.rs`: `close_range`, `unshare` |
 //! | | `3` | each task, too |
 //! | `VRAMTRACE_TEST_NO_MAP` | `1` | no file beside the trace is mapped, as on btrfs and NFS |
+//!
+//! `VRAMTRACE_TEST_NVML_FREE=1`: a reading of NVML counts as one that took no time. Else a busy machine makes readings rare.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -54,46 +56,45 @@ pub fn pages_granted(site: Site) -> bool {
     if tests::NO_PAGES.get() {
         return false;
     }
-    !cfg!(any(debug_assertions, feature = "test-hooks"))
-        || !fails_now(c"VRAMTRACE_TEST_NO_PAGES", &PAGES, site.name())
+    !fails_now(c"VRAMTRACE_TEST_NO_PAGES", &PAGES, site.name())
 }
 
 /// Whether the heap may allocate a block without the reserve.
 #[inline]
 pub fn block_granted() -> bool {
-    !cfg!(any(debug_assertions, feature = "test-hooks"))
-        || !fails_now(c"VRAMTRACE_TEST_NO_MEMORY", &BLOCKS, b"block")
+    !fails_now(c"VRAMTRACE_TEST_NO_MEMORY", &BLOCKS, b"block")
 }
 
 /// Whether a task may take this step to a table of its own.
 pub fn task_step_granted(step: u8) -> bool {
-    if !cfg!(any(debug_assertions, feature = "test-hooks")) {
-        return true;
-    }
-    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
-    let refused = unsafe { libc::getenv(c"VRAMTRACE_TEST_NO_TASKS".as_ptr()) };
-    // SAFETY: a text of the environment.
-    refused.is_null() || unsafe { *refused } as u8 & 15 <= step
+    variable(c"VRAMTRACE_TEST_NO_TASKS").is_none_or(|refused| refused[0] & 15 <= step)
 }
 
 /// Whether a file beside the trace may be mapped, as far as its file system allows it.
 pub fn beside_granted() -> bool {
-    if !cfg!(any(debug_assertions, feature = "test-hooks")) {
-        return true;
-    }
-    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
-    unsafe { libc::getenv(c"VRAMTRACE_TEST_NO_MAP".as_ptr()) }.is_null()
+    variable(c"VRAMTRACE_TEST_NO_MAP").is_none()
 }
 
-fn fails_now(variable: &CStr, requests: &AtomicUsize, site: &[u8]) -> bool {
-    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
-    let wanted = unsafe { libc::getenv(variable.as_ptr()) };
-    if wanted.is_null() {
-        return false;
+/// The time that a reading of NVML counts as.
+pub fn reading_cost_ns(took_ns: u64) -> u64 {
+    variable(c"VRAMTRACE_TEST_NVML_FREE").map_or(took_ns, |_| 0)
+}
+
+/// The value of a variable for tests, if it is set and not empty.
+fn variable(name: &CStr) -> Option<&'static [u8]> {
+    if !cfg!(any(debug_assertions, feature = "test-hooks")) {
+        return None;
     }
-    // SAFETY: a text of the environment.
-    let wanted = unsafe { CStr::from_ptr(wanted) }.to_bytes();
-    if !wanted.first().is_some_and(u8::is_ascii_digit) {
+    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: a text of the environment, which stays.
+    let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?.to_bytes();
+    (!value.is_empty()).then_some(value)
+}
+
+fn fails_now(name: &CStr, requests: &AtomicUsize, site: &[u8]) -> bool {
+    let Some(wanted) = variable(name) else { return false };
+    if !wanted[0].is_ascii_digit() {
         return wanted == site;
     }
     let number = wanted.strip_suffix(b"-").unwrap_or(wanted);

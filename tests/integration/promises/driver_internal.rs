@@ -13,12 +13,10 @@ fn run(steps: &str, setup: Setup) -> Run {
     Program::c("taken").run(setup).ok()
 }
 
-/// NVML is asked the less often the longer a reading took, so that on a busy machine the last one may be older
-/// than the last step. Such a run is repeated.
-fn run_until_read(steps: &str) -> Run {
-    let again = || run(steps, Setup::simulated().preload());
-    let is_read = |run: &Run| run.device()["process_bytes"] == nvml(run);
-    (0..5).map(|_| again()).find(is_read).unwrap_or_else(again)
+/// NVML is asked the less often the longer a reading took. Here it takes no time, so that what a reading sees does not
+/// depend on what else the machine does.
+fn paced() -> Setup {
+    Setup::simulated().preload().env("VRAMTRACE_TEST_NVML_FREE", "1")
 }
 
 /// NVML's figure after the last step, in bytes.
@@ -55,7 +53,7 @@ fn took(device: &Value, wanted: &[(&str, i64)]) {
 
 #[test]
 fn each_kind_of_call_is_named() {
-    let run = run_until_read("launch deep deeper heap streams kernel graph");
+    let run = run("launch deep deeper heap streams kernel graph", paced());
     let device = run.device();
     assert_eq!(device["process_bytes"], nvml(&run));
     let local = ("local_memory", THREADS * (16_384 - 1_024));
@@ -77,7 +75,7 @@ fn names_of_marks_without_end_leave_a_kernel_its_name() {
 
 #[test]
 fn who_made_it_take_memory_is_reported() {
-    let run = run_until_read("launch deep kernel streams");
+    let run = run("launch deep kernel streams", paced());
     let device = run.device();
     let by = device["driver_bytes_by"].as_array().unwrap();
     let deep = by.iter().find(|taken| taken["needed_for"] == "deep");
@@ -96,7 +94,7 @@ fn who_made_it_take_memory_is_reported() {
 
 #[test]
 fn a_larger_stack_is_local_memory_and_kernels_below_it_take_none() {
-    let device = run("stack deep", Setup::simulated().preload()).device();
+    let device = run("stack deep", paced()).device();
     took(&device, &[("local_memory", THREADS * 3_072), ("modules", 2 * MIB)]);
     assert_eq!(device["context_limits_bytes"], THREADS * 3_072);
 }
@@ -110,15 +108,15 @@ fn what_is_given_back_leaves_by_the_same_name() {
         // Unloaded and loaded again: handles that come again are looked at again.
         ("launch unload launch unload launch", &[("modules", 2 * MIB)]),
     ] {
-        took(&run_until_read(steps).device(), left);
+        took(&run(steps, paced()).device(), left);
     }
-    let reset = run_until_read("launch deep streams reset launch");
+    let reset = run("launch deep streams reset launch", paced());
     assert_eq!(reset.device()["process_bytes"], nvml(&reset), "{}", reset.stdout);
 }
 
 #[test]
 fn each_device_has_its_own_driver_memory() {
-    let setup = Setup::simulated().devices("2x24GiB").preload();
+    let setup = paced().devices("2x24GiB");
     let process = run("launch streams second deep", setup).only_report();
     let device = |ordinal: u64| {
         let mut devices = process["devices"].as_array().unwrap().iter();
@@ -152,7 +150,7 @@ fn the_program_sees_no_difference() {
 #[test]
 fn threads_that_load_and_allocate_at_once_are_counted_once() {
     for _ in 0..3 {
-        let run = run_until_read("threads launch rest");
+        let run = run("threads launch rest", paced());
         let device = run.device();
         assert_eq!(device["process_bytes"], nvml(&run));
         adds_up(&device);
@@ -200,7 +198,7 @@ fn without_nvml_nothing_is_made_up() {
 #[test]
 fn a_card_of_its_own_tells_what_nvml_does_not() {
     let env = |how: &str, exclusive: &str| {
-        let setup = Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", how);
+        let setup = paced().env("VRAMTRACE_SIM_NVML", how);
         run("launch deep streams stack alloc", setup.env("VRAMTRACE_EXCLUSIVE", exclusive))
     };
     let figures = |run: &Run| {
@@ -208,15 +206,11 @@ fn a_card_of_its_own_tells_what_nvml_does_not() {
         let [process, context] = ["process_bytes", "context_bytes"].map(|key| number(&device[key]));
         (process - context, device["driver_bytes"].clone(), context)
     };
-    // As above: the last reading may be older than the last step.
-    let listed = run_until_read("launch deep streams stack alloc");
-    let (beside, driver, context) = figures(&listed);
+    let (beside, driver, context) = figures(&run("launch deep streams stack alloc", paced()));
     assert!(beside > 100 << 20 && driver["local_memory"].as_i64() > Some(0), "{driver:#}");
     for (how, exclusive) in [("strangers", "1"), ("strangers-exclusive", "")] {
-        let again = || figures(&env(how, exclusive));
-        let is_read = |own: &(i64, Value, i64)| (own.0, &own.1) == (beside, &driver);
-        let own = (0..5).map(|_| again()).find(is_read).unwrap_or_else(again);
-        assert_eq!((own.0, &own.1), (beside, &driver), "{how}");
+        let own = figures(&env(how, exclusive));
+        assert_eq!((own.0, own.1), (beside, driver.clone()), "{how}");
         // The first context takes some of the card for no process.
         assert!((context..context + (16 << 20)).contains(&own.2), "{how}: {} {context}", own.2);
     }

@@ -9,6 +9,7 @@ use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Or
 use crate::model::devices::Device;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
+use crate::runtime::faults;
 use crate::runtime::hash_table::NoMemory;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::summary::keep_largest_driver;
@@ -157,7 +158,8 @@ impl NvmlReader {
         let began_ns = p.clock.now_ns();
         self.read(p, device, reserves, own);
         self.readings.fetch_add(1, Ordering::Relaxed);
-        self.spent_ns.fetch_add(p.clock.now_ns().saturating_sub(began_ns), Ordering::Relaxed);
+        let cost_ns = faults::reading_cost_ns(p.clock.now_ns().saturating_sub(began_ns));
+        self.spent_ns.fetch_add(cost_ns, Ordering::Relaxed);
     }
 
     /// Notes a call whose effect may appear only at the next reading of this device, for example on a

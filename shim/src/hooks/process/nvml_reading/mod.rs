@@ -26,7 +26,7 @@ use crate::hooks::process::nvml_reading::reader::{NvmlReader, pid};
 use crate::hooks::process::state::Process;
 use crate::model::attribution::unattributed::{AccountedBytes, Bounds};
 use crate::model::devices::Device;
-use crate::runtime::clock;
+use crate::runtime::{clock, faults};
 use std::sync::atomic::Ordering;
 use vramtrace_format::{DeviceId, Event, Kind, Sample};
 
@@ -230,7 +230,8 @@ impl NvmlReader {
         }
         let now_ns = p.clock.now_ns();
         watched.read_ns.store(now_ns, Ordering::Relaxed);
-        watched.read_duration_ns.store(now_ns.saturating_sub(began_ns), Ordering::Relaxed);
+        let cost_ns = faults::reading_cost_ns(now_ns.saturating_sub(began_ns));
+        watched.read_duration_ns.store(cost_ns, Ordering::Relaxed);
         watched.read_live.store(after.live, Ordering::Relaxed);
         let known = p.cap.outside(device.id);
         let (hidden, exact) = match figure {
