@@ -1,8 +1,7 @@
 /* stopped.c HOW TIMES LIMIT_MIB: threads allocate and free. One of them is stopped at any instruction, TIMES
    times. HOW: cancel (asynchronous cancellation) | jump (siglongjmp out of a signal handler) | alternate
-   (the same, and the handler has a stack of its own) | exit (pthread_exit in a signal handler) | local
-   (a jump within the handler) | context (setcontext in a signal handler). The others must go on, and the driver gives LIMIT_MIB at most. Runs on
-   plain_driver.c. */
+   (the same, and the handler has a stack of its own) | exit (pthread_exit in a signal handler) | context (setcontext
+   in a signal handler). The others must go on, and the driver gives LIMIT_MIB at most. Runs on plain_driver.c. */
 #include "driver.h"
 #include "nvtx_min.h"
 #include <setjmp.h>
@@ -44,12 +43,6 @@ static void *work(void *number) {
 static void handler(int number) {
     (void)number;
     if (!armed) return;
-    if (!strcmp(how, "local")) {
-        sigjmp_buf here;
-        if (!sigsetjmp(here, 1)) siglongjmp(here, 1);
-        jumps++;
-        return;
-    }
     armed = 0;
     if (!strcmp(how, "exit")) pthread_exit(NULL);
     if (!strcmp(how, "context")) setcontext(&place);

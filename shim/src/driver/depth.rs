@@ -5,7 +5,7 @@
 //! destructors, so the depth would stay raised forever. So the outermost guard has a mark in its stack
 //! frame, and a later call checks whether that frame still exists ([`Outermost::has_ended`]).
 //!
-//! A signal handler that leaves the recorder's own code waits for the end of the hook
+//! A signal handler that ends its thread in the recorder's own code waits for the end of the hook
 //! (`hooks/call/handler_exits.rs`). For this the thread's block also says whether the driver is being called.
 
 use crate::runtime::errno;
@@ -104,7 +104,8 @@ impl Slot {
             lock::thread_left();
         }
         escaped(Escape::LongJump);
-        self.state &= ONE - 1;
+        // If cancellation is still deferred, the end of the next hook makes it asynchronous again.
+        self.state &= ASYNCHRONOUS;
     }
 }
 
@@ -221,27 +222,12 @@ impl Drop for Guard {
     }
 }
 
-/// The outermost hook on this thread, for who wants to leave it.
-pub struct Raised {
-    /// The address of its guard.
-    pub frame: usize,
-    /// It must end first: it may hold locks. Not for a second request, since it may be waiting itself.
-    pub must_end: bool,
-}
-
-/// `sp`: the caller's stack pointer.
-pub fn raised(sp: usize) -> Option<Raised> {
+/// Whether this thread's outermost hook waits: for the driver, or for its own end. `sp`: the caller's stack pointer.
+pub fn waits(sp: usize) -> bool {
     // SAFETY: this thread's own.
     let slot = unsafe { &*slot() };
-    let is_there = slot.state >= ONE && !slot.outermost.has_ended(sp);
-    let must_end = !slot.in_driver && !slot.is_requested;
-    is_there.then_some(Raised { frame: slot.outermost.at, must_end })
-}
-
-/// The outermost hook on this thread is being left now.
-pub fn left() {
-    // SAFETY: this thread's own.
-    unsafe { (*slot()).left() };
+    let waits = slot.in_driver || slot.is_requested;
+    waits && slot.state >= ONE && !slot.outermost.has_ended(sp)
 }
 
 /// The outermost hook on this thread is to be left at its end: see [`Guard::leave`].

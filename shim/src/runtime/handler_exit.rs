@@ -1,4 +1,4 @@
-//! Leaving the interrupted code out of a signal handler, later: by `longjmp` or by `pthread_exit`.
+//! Ending a thread in a signal handler, later: `pthread_exit`.
 //!
 //! A handler that interrupts the recorder's own code and leaves it would keep the recorder's locks
 //! for ever. So the request is kept ([`keep`]), the handler is made to return at once
@@ -6,73 +6,29 @@
 //! program the signal came a little later.
 
 use super::mapped_modules;
-use super::stack_pages;
 use super::tls::thread_block;
 use core::ffi::{c_int, c_ulong, c_void};
-use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-const REGISTERS: usize = if cfg!(target_arch = "aarch64") { 22 } else { 8 };
-
-/// glibc's `jmp_buf`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct JumpBuffer {
-    registers: [usize; REGISTERS],
-    mask_was_saved: c_int,
-    mask: [c_ulong; 16],
-}
-
-pub type Jump = unsafe extern "C-unwind" fn(*mut JumpBuffer, c_int) -> !;
 pub type Exit = unsafe extern "C-unwind" fn(*mut c_void) -> !;
-
-/// What a signal handler requested.
-#[derive(Clone, Copy)]
-pub enum Request {
-    /// With the real function.
-    Jump {
-        real: Jump,
-        to: *mut JumpBuffer,
-        value: c_int,
-    },
-    Exit {
-        real: Exit,
-        result: *mut c_void,
-    },
-}
 
 #[repr(C)]
 struct Slot {
-    request: Option<Request>,
-    /// The program's may lie in the handler's frame.
-    buffer: MaybeUninit<JumpBuffer>,
+    /// The real function, and the thread's result.
+    request: Option<(Exit, *mut c_void)>,
     /// The signal mask in the handler.
     mask: [c_ulong; 16],
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_handler_exit", 512, align 16);
+thread_block!(fn slot() -> *mut Slot = "vramtrace_handler_exit", 144, align 16);
 
-/// Keeps a request for [`perform`].
-///
-/// # Safety
-/// The arguments fulfil the contract of the request's function, and the frame of a jump's target stays until
-/// then.
-pub unsafe fn keep(request: Request) {
-    // SAFETY: this thread's own; the buffer has its registers, and a mask if it says so.
-    unsafe {
-        let slot = &mut *slot();
-        if let Request::Jump { to, .. } = request {
-            let buffer = slot.buffer.as_mut_ptr();
-            (*buffer).registers = (*to).registers;
-            (*buffer).mask_was_saved = (*to).mask_was_saved;
-            if (*to).mask_was_saved != 0 {
-                (*buffer).mask = (*to).mask;
-            }
-        }
-        set_mask(None, Some(&mut slot.mask));
-        slot.request = Some(request);
-    }
+/// Keeps a call of `exit` for [`perform`].
+pub fn keep(exit: Exit, result: *mut c_void) {
+    // SAFETY: this thread's own.
+    let slot = unsafe { &mut *slot() };
+    set_mask(None, Some(&mut slot.mask));
+    slot.request = Some((exit, result));
     compiler_fence(Ordering::SeqCst);
 }
 
@@ -84,111 +40,16 @@ fn set_mask(new: Option<&[c_ulong; 16]>, old: Option<&mut [c_ulong; 16]>) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, new, old) };
 }
 
-/// Carries out the request that was kept.
+/// Ends the thread, if that was kept.
 #[cold]
 pub fn perform() {
     // SAFETY: this thread's own.
     let slot = unsafe { &mut *slot() };
-    let Some(request) = slot.request.take() else { return };
-    // As the handler left it. A jump restores the mask that the program saved, if it did.
+    let Some((exit, result)) = slot.request.take() else { return };
+    // As the handler left it.
     set_mask(Some(&slot.mask), None);
-    match request {
-        // SAFETY: the contract of `keep`.
-        Request::Jump { real, value, .. } => unsafe { real(slot.buffer.as_mut_ptr(), value) },
-        // SAFETY: as above.
-        Request::Exit { real, result } => unsafe { real(result) },
-    }
-}
-
-impl JumpBuffer {
-    /// Whether a jump to here leaves the frame at `frame`: the target lies above it on the same stack.
-    ///
-    /// # Safety
-    /// `setjmp` has filled the buffer.
-    pub unsafe fn leaves(to: *const JumpBuffer, frame: usize) -> bool {
-        // SAFETY: the caller's contract; room for a buffer of our own.
-        let (mangled, known) = unsafe {
-            let mut own = MaybeUninit::<JumpBuffer>::uninit();
-            let sp = save(own.as_mut_ptr());
-            ((*to).registers[SP], Known { sp, mangled: (*own.as_ptr()).registers[SP] })
-        };
-        let target = known.demangled(mangled);
-        target > frame && stack_pages::are_joined(frame, target)
-    }
-}
-
-/// A stack pointer and its form in a buffer: glibc mixes it with a number of the process.
-struct Known {
-    sp: usize,
-    mangled: usize,
-}
-
-#[cfg(target_arch = "x86_64")]
-const SP: usize = 6;
-#[cfg(target_arch = "aarch64")]
-const SP: usize = 13;
-
-impl Known {
-    #[cfg(target_arch = "x86_64")]
-    fn demangled(&self, mangled: usize) -> usize {
-        const TURNS: u32 = 17;
-        let guard = self.mangled.rotate_right(TURNS) ^ self.sp;
-        mangled.rotate_right(TURNS) ^ guard
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    fn demangled(&self, mangled: usize) -> usize {
-        mangled ^ self.mangled ^ self.sp
-    }
-}
-
-unsafe extern "C" {
-    fn _setjmp(buffer: *mut JumpBuffer) -> c_int;
-}
-
-/// Fills a buffer. Returns the stack pointer that is in it. Nobody may jump there.
-///
-/// # Safety
-/// There is room for a buffer.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C" fn save(buffer: *mut JumpBuffer) -> usize {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "endbr64",
-        "push rbp",
-        ".cfi_adjust_cfa_offset 8",
-        "call [rip + {setjmp}@GOTPCREL]",
-        // Where `setjmp` returns twice, a shadow stack must be adjusted.
-        "mov rax, rsp",
-        "pop rbp",
-        ".cfi_adjust_cfa_offset -8",
-        "ret",
-        ".cfi_endproc",
-        setjmp = sym _setjmp,
-    )
-}
-
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn save(buffer: *mut JumpBuffer) -> usize {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "hint 34",
-        "stp x29, x30, [sp, -16]!",
-        ".cfi_def_cfa_offset 16",
-        ".cfi_offset x29, -16",
-        ".cfi_offset x30, -8",
-        "bl {setjmp}",
-        "mov x0, sp",
-        "ldp x29, x30, [sp], 16",
-        ".cfi_def_cfa_offset 0",
-        ".cfi_restore x29",
-        ".cfi_restore x30",
-        "ret",
-        ".cfi_endproc",
-        setjmp = sym _setjmp,
-    )
+    // SAFETY: the C library's function, for the program's own call.
+    unsafe { exit(result) }
 }
 
 /// Whether an address above `here` on this stack lies in the frames of this library that are being run now,
@@ -199,37 +60,49 @@ pub fn is_in_our_frames(here: usize, at: usize) -> bool {
     if at < here || at - here > MOST {
         return false;
     }
-    let ours = mapped_modules::holding(is_in_our_frames as *const () as usize);
-    let ours = ours.filter(|_| has_unwinder());
-    ours.is_some_and(|ours| {
-        Search::until(Until::Others(ours.start..ours.end)).is_some_and(|caller| at < caller.sp)
-    })
+    let Some(ours) = ours().filter(|_| has_unwinder()) else { return false };
+    let mut caller = None;
+    walk(&mut |frame, _| {
+        caller = (!ours.contains(&frame.code)).then_some(frame.sp);
+        caller.is_some()
+    });
+    caller.is_some_and(|caller| at < caller)
 }
 
-/// The way back from a signal handler: the code to which it returns, which makes the system call
-/// `rt_sigreturn`, and the stack pointer there.
+/// The addresses of this library's code.
+fn ours() -> Option<Range<usize>> {
+    let ours = mapped_modules::holding(ours as *const () as usize)?;
+    Some(ours.start..ours.end)
+}
+
+/// A place on this thread's stack: the address of the code, and the stack pointer there.
 #[derive(Clone, Copy)]
-pub struct SignalReturn {
+struct Frame {
     code: usize,
     sp: usize,
 }
 
-impl SignalReturn {
-    /// Of the handler that interrupted code called from the frame at `frame`, the first one if handlers
-    /// interrupted each other. `None`: the stack cannot be unwound that far.
-    pub fn below(frame: usize) -> Option<SignalReturn> {
-        Search::until(Until::Frame {
-            frame,
-            alternate: stack_pages::signal_stack().unwrap_or(0..0),
-        })
-    }
+/// The way back from a signal handler: the code to which it returns makes the system call `rt_sigreturn`.
+pub struct SignalReturn(Frame);
 
+impl SignalReturn {
     /// Of the handler that interrupted this library's own instructions, or with `also_called` a function
-    /// that it called.
+    /// that it called; the first one if handlers interrupted each other. `None`: there is none, or the stack cannot be
+    /// unwound that far.
     pub fn into_us(also_called: bool) -> Option<SignalReturn> {
-        let here = SignalReturn::into_us as *const () as usize;
-        let ours = mapped_modules::holding(here)?;
-        Search::until(Until::Code { ours: ours.start..ours.end, also_called })
+        let ours = ours()?;
+        let (mut inner, mut last, mut is_complete) = (None, None, false);
+        walk(&mut |frame, was_interrupted| {
+            if was_interrupted {
+                // What it was reached from is the way back from a handler.
+                last = inner;
+            }
+            inner = Some(frame);
+            let is_it = was_interrupted || also_called && last.is_some();
+            is_complete = is_it && ours.contains(&frame.code);
+            is_complete
+        });
+        last.filter(|_| is_complete).map(SignalReturn)
     }
 
     /// Returns from the signal handler.
@@ -240,14 +113,14 @@ impl SignalReturn {
         // SAFETY: the state in which the handler's own return arrives there.
         #[cfg(target_arch = "x86_64")]
         unsafe {
-            core::arch::asm!("mov rsp, {sp}", "jmp {code}", sp = in(reg) self.sp,
-                code = in(reg) self.code, options(noreturn))
+            core::arch::asm!("mov rsp, {sp}", "jmp {code}", sp = in(reg) self.0.sp,
+                code = in(reg) self.0.code, options(noreturn))
         }
         // SAFETY: as above. By `ret`, which may arrive anywhere.
         #[cfg(target_arch = "aarch64")]
         unsafe {
-            core::arch::asm!("mov sp, {sp}", "ret {code}", sp = in(reg) self.sp,
-                code = in(reg) self.code, options(noreturn))
+            core::arch::asm!("mov sp, {sp}", "ret {code}", sp = in(reg) self.0.sp,
+                code = in(reg) self.0.code, options(noreturn))
         }
     }
 }
@@ -260,28 +133,6 @@ fn has_unwinder() -> bool {
     true
 }
 
-/// A walk over the frames of this thread, from the innermost out.
-struct Search {
-    until: Until,
-    /// The frame seen before: code address and stack pointer.
-    previous: Option<SignalReturn>,
-    /// Of the outermost handler so far.
-    last: Option<SignalReturn>,
-    is_complete: bool,
-}
-
-enum Until {
-    /// A frame above this address, on its stack: the thread's, or the alternate one.
-    Frame { frame: usize, alternate: Range<usize> },
-    /// Code that is not in this range.
-    Others(Range<usize>),
-    /// Interrupted code in this range, or with `also_called` what it was called by.
-    Code { ours: Range<usize>, also_called: bool },
-}
-
-const GO_ON: c_int = 0;
-const STOP: c_int = 5;
-
 unsafe extern "C" {
     fn _Unwind_Backtrace(
         visit: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
@@ -291,40 +142,23 @@ unsafe extern "C" {
     fn _Unwind_GetCFA(context: *mut c_void) -> usize;
 }
 
-impl Search {
-    fn until(until: Until) -> Option<SignalReturn> {
-        let mut search = Search { until, previous: None, last: None, is_complete: false };
-        // SAFETY: the callback gets the search, which lives until the walk has ended.
-        unsafe { _Unwind_Backtrace(Search::visit, (&raw mut search).cast()) };
-        search.last.filter(|_| search.is_complete)
-    }
+/// Called with a frame, and whether a signal interrupted its code. True ends the walk.
+type Visit<'a> = &'a mut dyn FnMut(Frame, bool) -> bool;
 
-    unsafe extern "C" fn visit(context: *mut c_void, search: *mut c_void) -> c_int {
-        // SAFETY: the search of `below`.
-        let search = unsafe { &mut *search.cast::<Search>() };
+/// Visits the frames of this thread, from the innermost out.
+fn walk(mut visit: Visit<'_>) {
+    unsafe extern "C" fn step(context: *mut c_void, visit: *mut c_void) -> c_int {
+        const GO_ON: c_int = 0;
+        const STOP: c_int = 5;
         let mut is_exact = 0;
-        // SAFETY: the unwinder's own context, and room for the answer.
-        let (code, sp) =
-            unsafe { (_Unwind_GetIPInfo(context, &mut is_exact), _Unwind_GetCFA(context)) };
-        if is_exact != 0 {
-            // Interrupted code: what it was reached from is the way back from a handler.
-            search.last = search.previous;
-        }
-        search.is_complete = match &search.until {
-            Until::Frame { frame, alternate } => {
-                sp > *frame && alternate.contains(&sp) == alternate.contains(frame)
-            }
-            Until::Others(ours) => {
-                let is_other = !ours.contains(&code);
-                search.last = is_other.then_some(SignalReturn { code, sp });
-                is_other
-            }
-            Until::Code { ours, also_called } => {
-                let is_it = is_exact != 0 || *also_called && search.last.is_some();
-                is_it && ours.contains(&code)
-            }
+        // SAFETY: the unwinder's own context, and room for the answer; the closure below, which lives until the walk
+        // has ended.
+        let (code, sp, visit) = unsafe {
+            let code = _Unwind_GetIPInfo(context, &mut is_exact);
+            (code, _Unwind_GetCFA(context), &mut *visit.cast::<Visit<'_>>())
         };
-        search.previous = Some(SignalReturn { code, sp });
-        if search.is_complete { STOP } else { GO_ON }
+        if visit(Frame { code, sp }, is_exact != 0) { STOP } else { GO_ON }
     }
+    // SAFETY: `step` gets the closure.
+    unsafe { _Unwind_Backtrace(step, (&raw mut visit).cast()) };
 }

@@ -158,26 +158,15 @@ pub fn find_object() -> Option<FindObject> {
     (known > NONE).then(|| unsafe { core::mem::transmute::<usize, FindObject>(known) })
 }
 
-/// The C library's functions by which a thread leaves what it is doing.
+/// The C library's functions by which a thread ends.
 #[derive(Clone, Copy)]
 pub enum ThreadEnd {
-    Longjmp,
-    UnderscoreLongjmp,
-    Siglongjmp,
-    LongjmpChk,
     PthreadExit,
     SetCancelType,
 }
 
-const THREAD_ENDS: [&[u8]; 6] = [
-    b"longjmp",
-    b"_longjmp",
-    b"siglongjmp",
-    b"__longjmp_chk",
-    b"pthread_exit",
-    b"pthread_setcanceltype",
-];
-static ENDS: [OnceNonZeroUsize; 6] = [const { OnceNonZeroUsize::new() }; 6];
+const THREAD_ENDS: [&[u8]; 2] = [b"pthread_exit", b"pthread_setcanceltype"];
+static ENDS: [OnceNonZeroUsize; 2] = [const { OnceNonZeroUsize::new() }; 2];
 
 /// Address of the real function.
 pub fn thread_end(which: ThreadEnd) -> usize {
