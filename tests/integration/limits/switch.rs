@@ -127,19 +127,20 @@ fn four_threads_allocate_while_it_goes_off_and_on() {
     let (allocations, mib) = left.split_once(' ').unwrap();
     // The last checkpoint is written in slices, at the ends of calls; the figures of the page once a millisecond.
     assert_eq!(process.result("c 2000"), 0);
-    std::thread::sleep(Duration::from_millis(10));
-    assert_eq!(process.result("c 1"), 0);
-    let now = place.shown(pid);
+    let both = || {
+        assert_eq!(process.result("c 1"), 0);
+        (place.shown(pid), reported(&process.traces()[0]))
+    };
+    // All allocations, also those of which no event was recorded.
+    let count = |process: &Value| process["devices"][0]["allocations"].clone();
+    let (now, report) = eventually(both, |(now, report)| count(now) == count(report));
     let mib = mib.parse::<u64>().unwrap();
     assert_eq!(now["devices"][0]["live_bytes"], mib * MIB);
-    let report = reported(&process.traces()[0]);
     assert_eq!(report["recording_off"].as_array().unwrap().len(), 12);
     assert_eq!(report["live_is_known"], true, "{report:#}");
     let device = &report["devices"][0];
     assert_eq!(device["live_bytes"], mib * MIB, "{report:#}");
     assert_eq!(device["live_allocations"], allocations.parse::<u64>().unwrap());
-    // All of them, also those of which no event was recorded.
-    assert_eq!(device["allocations"], now["devices"][0]["allocations"]);
     let sound = report["inconsistencies"].as_object().unwrap().values().all(|n| *n == 0);
     assert!(sound, "{:#}", report["inconsistencies"]);
     assert_eq!(process.end()["devices"][0]["live_bytes"], mib * MIB);
