@@ -166,8 +166,7 @@ pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: 
 /// cuDevicePrimaryCtxReset.
 pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
     let id = device_id(device);
-    let primary = p.contexts.primary_of(id);
-    let handle_and_bytes = primary.and_then(|primary| p.contexts.handle_and_bytes(primary));
+    let handle_and_bytes = p.contexts.primary_on(id);
     let step = p.contexts.begin_reset(id);
     let result = end(p, step, || call.forward());
     // Some drivers make it again at once, at the same handle, for those who retained it; driver 580 at the

@@ -40,13 +40,16 @@ fn start(handle: u64) -> usize {
 }
 
 impl Fast {
+    /// The slots in which a handle may be, in order.
+    #[inline(always)]
+    fn probe(&self, handle: u64) -> impl Iterator<Item = &Slot> {
+        let most = if handle > REMOVED { SLOTS } else { 0 };
+        (0..most).map(move |step| &self.slots[(start(handle) + step) % SLOTS])
+    }
+
     #[inline]
     pub fn get(&self, handle: u64) -> Option<Target> {
-        if handle <= REMOVED {
-            return None;
-        }
-        for step in 0..SLOTS {
-            let slot = &self.slots[(start(handle) + step) % SLOTS];
+        for slot in self.probe(handle) {
             let found = slot.handle.load(Ordering::Acquire);
             if found == handle {
                 let target = slot.target.load(Ordering::Acquire);
@@ -63,25 +66,10 @@ impl Fast {
 
     /// Called under the state's lock. A full table drops the entry, which is still in the state.
     pub fn put(&self, handle: u64, target: Target) {
-        if handle <= REMOVED {
-            return;
-        }
-        let probe = (0..SLOTS).map(|step| &self.slots[(start(handle) + step) % SLOTS]);
-        let mut free = None;
-        for slot in probe {
-            let found = slot.handle.load(Ordering::Relaxed);
-            if found == handle {
-                slot.target.store(pack(target), Ordering::Release);
-                return;
-            }
-            if found <= REMOVED && free.is_none() {
-                free = Some(slot);
-            }
-            if found == EMPTY {
-                break;
-            }
-        }
-        if let Some(slot) = free {
+        let is = |slot: &&Slot, what| slot.handle.load(Ordering::Relaxed) == what;
+        let known = self.probe(handle).find(|slot| is(slot, handle));
+        let free = || self.probe(handle).find(|slot| is(slot, EMPTY) || is(slot, REMOVED));
+        if let Some(slot) = known.or_else(free) {
             slot.target.store(pack(target), Ordering::Release);
             slot.handle.store(handle, Ordering::Release);
         }
@@ -89,19 +77,9 @@ impl Fast {
 
     /// Called under the state's lock.
     pub fn remove(&self, handle: u64) {
-        if handle <= REMOVED {
-            return;
-        }
-        for step in 0..SLOTS {
-            let slot = &self.slots[(start(handle) + step) % SLOTS];
-            match slot.handle.load(Ordering::Relaxed) {
-                found if found == handle => {
-                    slot.handle.store(REMOVED, Ordering::Release);
-                    return;
-                }
-                EMPTY => return,
-                _ => {}
-            }
+        let mut here = self.probe(handle);
+        if let Some(slot) = here.find(|slot| slot.handle.load(Ordering::Relaxed) == handle) {
+            slot.handle.store(REMOVED, Ordering::Release);
         }
     }
 }
