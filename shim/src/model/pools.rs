@@ -17,11 +17,12 @@ pub use pool::{GONE, OWN_IDS, Pool};
 use crate::model::pool_readers::{self, Readers};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::fallible_map::Map;
-use crate::runtime::hash_table::{KeyedSlot, Table, pages};
+use crate::runtime::hash_table::{KeyedSlot, Table};
 use crate::runtime::lock::Lock;
 use crate::runtime::thread_numbers::{self, OWN};
+use crate::runtime::zero_pages::{ZeroPages, Zeroed};
 use pool::{DESTROYED, DESTROYING, Group, LIVE, NAMED, UNUSED};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vramtrace_format::{DeviceId, Kind, PoolOrigin};
 
@@ -46,13 +47,14 @@ const CHUNKS: usize = if cfg!(test) { 4 } else { 1024 };
 /// Pools at one time that are followed.
 pub const MOST: usize = CHUNK * CHUNKS;
 
-/// Zero bytes are unused pools.
-#[repr(C)]
 struct Chunk {
     /// A bit for each pool that may hold memory.
     active: [AtomicU64; CHUNK / 64],
     pools: [Pool; CHUNK],
 }
+
+// SAFETY: numbers; zeros are pools that are not in use.
+unsafe impl Zeroed for Chunk {}
 
 #[derive(Default)]
 struct Known {
@@ -71,8 +73,7 @@ impl Known {
 
 pub struct Pools {
     known: Lock<Known>,
-    /// Pages that are never unmapped, so that a pool's address stays valid.
-    chunks: [AtomicPtr<Chunk>; CHUNKS],
+    chunks: [ZeroPages<Chunk>; CHUNKS],
     /// Pools that were ever in use at one time.
     count: AtomicU32,
     /// The first pool in which a block was freed; 0: none.
@@ -88,7 +89,7 @@ impl Default for Pools {
     fn default() -> Self {
         Pools {
             known: Lock::new(Known::default()),
-            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
+            chunks: [const { ZeroPages::NONE }; CHUNKS],
             count: AtomicU32::new(0),
             freed: AtomicU32::new(0),
             overflowed: AtomicBool::new(false),
@@ -118,8 +119,7 @@ impl Pools {
 
     #[inline]
     fn chunk(&self, index: usize) -> Option<&Chunk> {
-        // SAFETY: null, or a chunk that is there for ever; zero bytes are a valid one.
-        unsafe { self.chunks[index].load(Ordering::Acquire).as_ref() }
+        self.chunks[index].get()
     }
 
     pub fn find(&self, handle: u64) -> Option<&Pool> {
@@ -213,12 +213,7 @@ impl Pools {
         if index >= MOST {
             return None;
         }
-        let chunk = &self.chunks[index / CHUNK];
-        if chunk.load(Ordering::Acquire).is_null() {
-            let fresh = pages(size_of::<Chunk>()).ok()?;
-            chunk.store(fresh.cast(), Ordering::Release);
-        }
-        let pool = self.at(index)?;
+        let pool = &self.chunks[index / CHUNK].get_or_make()?.pools[index % CHUNK];
         pool.device.store(device.0.into(), Ordering::Relaxed);
         pool.kind.store(kind as u32, Ordering::Relaxed);
         pool.origin.store(origin as u8, Ordering::Relaxed);

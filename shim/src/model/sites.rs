@@ -9,6 +9,7 @@
 use crate::runtime::hash_table;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
+use crate::runtime::zero_pages::{ZeroPages, Zeroed};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::{ContextId, Definition, DeviceId, Kind, PoolId, SiteId};
 
@@ -62,7 +63,6 @@ pub fn is_shared(site: SiteId) -> bool {
 
 const FREE: u32 = 0;
 
-#[repr(C)]
 struct Slot {
     place: AtomicU64,
     stream: AtomicU64,
@@ -70,8 +70,18 @@ struct Slot {
     id: AtomicU32,
 }
 
+// SAFETY: numbers; zeros are a free slot.
+unsafe impl Zeroed for Slot {}
+
+impl Slot {
+    #[inline(always)]
+    fn is(&self, place: u64, stream: u64) -> bool {
+        self.place.load(Ordering::Relaxed) == place && self.stream.load(Ordering::Relaxed) == stream
+    }
+}
+
 pub struct Sites {
-    slots: *const Slot,
+    slots: ZeroPages<[Slot; SLOTS]>,
     /// Of the sites. Its lock is held while a site is added and defined.
     count: Lock<u32>,
     /// By device, a bit for each kind whose shared site is defined.
@@ -79,11 +89,6 @@ pub struct Sites {
     /// What was said: that streams and pools are left out; that functions and contexts are.
     said: [AtomicBool; 2],
 }
-
-// SAFETY: the slots are atomics on pages that are never unmapped.
-unsafe impl Send for Sites {}
-// SAFETY: the index is below SLOTS, and zero pages are free slots; the slots are never unmapped.
-unsafe impl Sync for Sites {}
 
 impl Default for Sites {
     fn default() -> Self {
@@ -93,9 +98,8 @@ impl Default for Sites {
 
 impl Sites {
     pub fn new() -> Sites {
-        let pages = hash_table::pages(SLOTS * size_of::<Slot>());
         Sites {
-            slots: pages.map_or(std::ptr::null(), |at| at.cast()),
+            slots: ZeroPages::new(),
             count: Lock::new(0),
             shared: [const { AtomicU16::new(0) }; 256],
             said: Default::default(),
@@ -106,29 +110,30 @@ impl Sites {
     /// more: then the id is 0.
     #[inline]
     pub fn get(&self, key: &SiteKey, define: impl Fn(&Definition) -> bool) -> SiteId {
-        if self.slots.is_null() {
-            return self.shared(key, define);
-        }
+        let Some(slots) = self.slots.get() else { return self.shared(key, define) };
         let place = key.place();
         let mut index = home(place, key.stream);
         loop {
-            // SAFETY: the index is below SLOTS, and zero pages are free slots.
-            let slot = unsafe { &*self.slots.add(index) };
+            let slot = &slots[index % SLOTS];
             let id = slot.id.load(Ordering::Acquire);
             if id == FREE {
-                return self.add(key, index, define);
+                return self.add(key, slots, index, define);
             }
-            if slot.place.load(Ordering::Relaxed) == place
-                && slot.stream.load(Ordering::Relaxed) == key.stream
-            {
+            if slot.is(place, key.stream) {
                 return SiteId(id);
             }
-            index = (index + 1) % SLOTS;
+            index += 1;
         }
     }
 
     #[cold]
-    fn add(&self, key: &SiteKey, from: usize, define: impl Fn(&Definition) -> bool) -> SiteId {
+    fn add(
+        &self,
+        key: &SiteKey,
+        slots: &[Slot; SLOTS],
+        from: usize,
+        define: impl Fn(&Definition) -> bool,
+    ) -> SiteId {
         // Nobody waits for a thread that was taken out of the recorder while it added a site.
         let Some(mut count) = self.count.lock_unless_left() else {
             return self.shared(key, define);
@@ -155,11 +160,8 @@ impl Sites {
             return self.get(&SiteKey { stream, pool: PoolId(0), ..*key }, define);
         }
         let place = key.place();
-        let mut index = from;
-        loop {
-            // SAFETY: the index is below SLOTS, and zero pages are free slots; the slots are never
-            // unmapped.
-            let slot = unsafe { &*self.slots.add(index) };
+        for index in from.. {
+            let slot = &slots[index % SLOTS];
             let id = slot.id.load(Ordering::Relaxed);
             if id == FREE {
                 *count += 1;
@@ -171,13 +173,11 @@ impl Sites {
                 return if is_defined { id } else { SiteId(0) };
             }
             // Another thread may have added it meanwhile.
-            if slot.place.load(Ordering::Relaxed) == place
-                && slot.stream.load(Ordering::Relaxed) == key.stream
-            {
+            if slot.is(place, key.stream) {
                 return SiteId(id);
             }
-            index = (index + 1) % SLOTS;
         }
+        SiteId(0)
     }
 
     /// The site of a device and kind that stands for all that have no id of their own.
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn without_pages_for_the_table_sites_are_shared() {
-        let sites = Sites { slots: std::ptr::null(), ..Sites::new() };
+        let sites = Sites { slots: ZeroPages::NONE, ..Sites::new() };
         assert!(is_shared(sites.get(&key(7, 0), |_| true)));
     }
 }

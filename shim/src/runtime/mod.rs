@@ -52,3 +52,4 @@ pub mod thread_slot;
 pub mod ticks;
 pub mod tls;
 pub mod uncancelled;
+pub mod zero_pages;

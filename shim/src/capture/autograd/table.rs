@@ -1,30 +1,29 @@
 //! The stacks of the newest nodes, by the thread that made a node and its number there. Written and read without locks.
 
-use crate::runtime::hash_table::{pages, spread};
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use crate::runtime::hash_table::spread;
+use crate::runtime::zero_pages::{ZeroPages, Zeroed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use vramtrace_format::StackId;
 
 /// Nodes that are kept. A later node takes the place of the one whose number is this much lower.
 pub const NODES: usize = 1 << 16;
 
-/// A place in the table. Fresh pages hold zeros, which stand for none.
-#[repr(C)]
+/// A place in the table.
 struct Place {
     /// [`key`] of the node; 0: none; [`WRITING`]: a thread writes the place.
     key: AtomicU64,
     stack: AtomicU32,
 }
 
+// SAFETY: numbers; zeros stand for no node.
+unsafe impl Zeroed for Place {}
+
 const WRITING: u64 = u64::MAX;
 /// Bits of a node's number in a key; the others hold the thread.
 const NUMBER_BITS: u32 = 44;
 
 #[derive(Default)]
-pub struct NodeTable {
-    /// Pages that are made at the first insert and never freed.
-    places: AtomicPtr<Place>,
-}
+pub struct NodeTable(ZeroPages<[Place; NODES]>);
 
 /// One number of both. `None`: out of range, such as the number of `AccumulateGrad`.
 #[inline]
@@ -44,15 +43,8 @@ impl NodeTable {
     #[inline]
     pub fn insert(&self, thread: u64, number: u64, stack: StackId) {
         let Some(key) = key(thread, number) else { return };
-        let places = match self.places.load(Ordering::Acquire) {
-            places if places.is_null() => self.make(),
-            places => places,
-        };
-        if places.is_null() {
-            return;
-        }
-        // SAFETY: `NODES` places that stay.
-        let place = unsafe { &*places.add(index(thread, number)) };
+        let Some(places) = self.0.get_or_make() else { return };
+        let place = &places[index(thread, number)];
         let known = place.key.load(Ordering::Relaxed);
         let taken = || {
             let order = Ordering::Relaxed;
@@ -70,12 +62,7 @@ impl NodeTable {
     /// The stack of a thread's node. `None`: it was not inserted, or a later one took its place.
     pub fn get(&self, thread: u64, number: u64) -> Option<StackId> {
         let key = key(thread, number)?;
-        let places = self.places.load(Ordering::Acquire);
-        if places.is_null() {
-            return None;
-        }
-        // SAFETY: `NODES` places that stay.
-        let place = unsafe { &*places.add(index(thread, number)) };
+        let place = &self.0.get()?[index(thread, number)];
         if place.key.load(Ordering::Acquire) != key {
             return None;
         }
@@ -83,18 +70,6 @@ impl NodeTable {
         fence(Ordering::Acquire);
         // A key is written once, so the place did not change in between.
         (place.key.load(Ordering::Relaxed) == key).then_some(StackId(stack))
-    }
-
-    #[cold]
-    fn make(&self) -> *mut Place {
-        let Ok(fresh) = pages(NODES * size_of::<Place>()) else { return null_mut() };
-        let fresh: *mut Place = fresh.cast();
-        let order = (Ordering::AcqRel, Ordering::Acquire);
-        match self.places.compare_exchange(null_mut(), fresh, order.0, order.1) {
-            Ok(_) => fresh,
-            // The pages of the thread that lost a race at the first insert are leaked.
-            Err(winner) => winner,
-        }
     }
 }
 

@@ -3,8 +3,9 @@
 
 use super::entry::{Entry, EntrySlot};
 use super::totals::{DEVICES, KindSum, SiteSlot};
-use crate::runtime::hash_table::{NoMemory, Slot, Table, pages, prefetch, spread};
+use crate::runtime::hash_table::{NoMemory, Slot, Table, prefetch, spread};
 use crate::runtime::lock::Lock;
+use crate::runtime::zero_pages::ZeroPages;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Kind};
 
@@ -42,9 +43,8 @@ unsafe impl Slot for PageSlot {
 
 /// What each call reads or changes (the sums' address, the lock, the entries, the sites) is on the first cache line.
 #[repr(C, align(128))]
-#[derive(Default)]
 pub(super) struct Shard {
-    sums: SumTable,
+    sums: ZeroPages<[[KindSum; STRIDE]; DEVICES]>,
     lock: Lock<Inner>,
     /// Address of the entries (it may be stale), and the number of slots less one.
     slots: AtomicPtr<EntrySlot>,
@@ -81,20 +81,10 @@ impl<T: Default> Default for Lock<T> {
 const STRIDE: usize = 16;
 const _: () = assert!(super::KINDS <= STRIDE);
 
-/// `DEVICES x STRIDE` sums on pages that the kernel makes real when touched.
-struct SumTable(*mut KindSum);
-
-// SAFETY: atomics on pages that live as long as the table.
-unsafe impl Send for SumTable {}
-// SAFETY: atomics on pages that live as long as the table.
-unsafe impl Sync for SumTable {}
-
-impl Default for SumTable {
-    fn default() -> Self {
-        SumTable(
-            pages(DEVICES * STRIDE * size_of::<KindSum>())
-                .map_or(std::ptr::null_mut(), |p| p.cast()),
-        )
+impl Default for Shard {
+    fn default() -> Shard {
+        let (slots, mask) = (AtomicPtr::default(), AtomicUsize::default());
+        Shard { sums: ZeroPages::new(), lock: Lock::default(), slots, mask }
     }
 }
 
@@ -124,10 +114,7 @@ impl Shard {
     /// `device_at`: a [`super::device_index`]. `None` if the kernel gave no pages at the start: then there are no sums.
     #[inline]
     pub fn sum(&self, device_at: usize, kind: usize) -> Option<&KindSum> {
-        debug_assert!(device_at < DEVICES && kind < STRIDE);
-        let index = device_at * STRIDE + kind;
-        // SAFETY: the index is in range; zero bytes are a valid KindSum.
-        (!self.sums.0.is_null()).then(|| unsafe { &*self.sums.0.add(index) })
+        Some(&self.sums.get()?[device_at][kind % STRIDE])
     }
 }
 

@@ -4,6 +4,7 @@
 use super::peaks::{KeptEpoch, Peaks};
 use crate::model::cap::add_saturating;
 use crate::runtime::hash_table::{Slot, spread};
+use crate::runtime::zero_pages::Zeroed;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
 };
@@ -145,6 +146,9 @@ pub(super) struct KindSum {
     before: [AtomicU64; 3],
     epoch: AtomicU32,
 }
+
+// SAFETY: numbers.
+unsafe impl Zeroed for KindSum {}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
