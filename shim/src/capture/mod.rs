@@ -45,7 +45,7 @@ use native::walk_log::StackPrint;
 use python::walk::{Frames, Group, Walked};
 use python::{Found, Python};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use vramtrace_format::stackspec::Tensors;
+use vramtrace_format::stackspec::{DEEPEST, Tensors};
 use vramtrace_format::{Definition, Join, StackFlags, StackId};
 use workspace::{Workspace, Workspaces};
 
@@ -81,9 +81,34 @@ enum Enough {
     Node,
 }
 
-/// The print of frames that were walked.
-fn print_of(frames: &[native::Frame], cut: bool) -> StackPrint {
-    StackPrint::of(frames.iter().map(|frame| frame.address), cut)
+/// Where a capture begins, and the end of this thread's stack.
+#[derive(Clone, Copy)]
+struct Start {
+    from: Registers,
+    high: usize,
+}
+
+/// The native frames of a capture.
+struct NativePart {
+    print: StackPrint,
+    /// `None`: the frames are not in the buffer. There are none, or the log knows them.
+    walked: Option<native::Walked>,
+    flags: StackFlags,
+}
+
+/// The Python frames of a capture.
+#[derive(Clone, Copy)]
+struct PythonPart {
+    print: u64,
+    /// `None`: the cache knows them, and they are not in the buffer. There is at least one.
+    walked: Option<Walked>,
+    flags: StackFlags,
+}
+
+impl PythonPart {
+    fn is_empty(&self) -> bool {
+        self.walked.is_some_and(|walked| walked.frames == 0)
+    }
 }
 
 impl Capture {
@@ -109,25 +134,24 @@ impl Capture {
     /// Captures the stack of this thread's current call and returns its id.
     #[inline]
     pub fn stack(&self, sink: &impl DefinitionSink) -> StackId {
-        debug_assert_none_held();
-        if !self.wants.wanted() || !sink.is_recording() {
-            return StackId(0);
-        }
-        self.take(sink, Enough::All)
+        if !self.is_due(sink) { StackId(0) } else { self.take(sink, Enough::All) }
     }
 
     /// The same for a block of PyTorch's cache. There are many of these, so native frames are left out
     /// where Python frames are found.
     #[inline(always)]
     pub fn block_stack(&self, sink: &impl DefinitionSink) -> StackId {
-        debug_assert_none_held();
-        if !self.wants.wanted() || !sink.is_recording() {
-            return StackId(0);
-        }
         match self.tensors {
+            _ if !self.is_due(sink) => StackId(0),
             Tensors::Full => self.take(sink, Enough::All),
             Tensors::Python | Tensors::Off => self.python_first(sink, Enough::Python),
         }
+    }
+
+    #[inline(always)]
+    fn is_due(&self, sink: &impl DefinitionSink) -> bool {
+        debug_assert_none_held();
+        self.wants.wanted() && sink.is_recording()
     }
 
     /// A node of PyTorch's autograd graph is made on this thread, and PyTorch's function at `get_and_increment` has given
@@ -155,178 +179,217 @@ impl Capture {
     /// [`Capture::take`], in fewer steps.
     #[inline(always)]
     fn known_python(&self) -> Option<StackId> {
-        if !self.wants.python {
-            return None;
-        }
         let mut work = self.workspaces.take()?;
-        let Workspace { frame_cache, recent, .. } = &mut *work;
-        let python = self.python.fingerprint(frame_cache, self.wants.python_depth)?;
+        let python = self.cached_python(&mut work)?;
         let mut flags = StackFlags::default();
         flags.add(StackFlags::NATIVE_OFF);
-        recent.get(self.fingerprint_with(python, flags, StackPrint::default()))
+        let none = StackPrint::default();
+        work.recent.get(self.fingerprint(flags, none, python.print, StackId(0)))
     }
 
-    /// The fingerprint of a stack, from that of its Python frames.
+    /// The fingerprint of a stack, from those of its parts.
     #[inline(always)]
-    fn fingerprint_with(&self, python: u64, flags: StackFlags, native: StackPrint) -> u64 {
+    fn fingerprint(
+        &self,
+        flags: StackFlags,
+        native: StackPrint,
+        python: u64,
+        forward: StackId,
+    ) -> u64 {
         let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
-        mix(native.fingerprint(seed), python).max(1)
+        mix(native.fingerprint(seed ^ u64::from(forward.0) << 40), python).max(1)
     }
 
     #[inline(never)]
     fn take(&self, sink: &impl DefinitionSink, enough: Enough) -> StackId {
         let from = Registers::here();
         let Some(high) = stack_bounds::high(from.sp) else { return StackId(0) };
-        own_stack::run(|| self.take_from(from, high, sink, enough)).unwrap_or(StackId(0))
+        let start = Start { from, high };
+        own_stack::run(|| self.take_from(start, sink, enough)).unwrap_or(StackId(0))
     }
 
     #[inline(always)]
-    fn take_from(
-        &self,
-        from: Registers,
-        high: usize,
-        sink: &impl DefinitionSink,
-        enough: Enough,
-    ) -> StackId {
+    fn take_from(&self, start: Start, sink: &impl DefinitionSink, enough: Enough) -> StackId {
         let Some(mut work) = self.workspaces.take() else { return StackId(0) };
-        let Workspace {
-            walker,
-            changes,
-            walk_log,
-            native,
-            frame_cache,
-            python,
-            groups,
-            joins,
-            recent,
-        } = &mut *work;
-        let mut flags = StackFlags::default();
-
-        // A library that is loaded again at its old addresses must be defined again, and a new one may
-        // be mistaken for the one before it.
-        let now = (self.replaced.load(Ordering::Acquire), opened());
-        if *changes != now {
-            walker.forget();
-            self.looked.store(0, Ordering::Relaxed);
-            *changes = now;
-        }
-        let seen = |seen: Seen| self.define_found(sink, seen);
-
-        let frame_cache = match self.wants.python {
-            true => self.python.fingerprint(frame_cache, self.wants.python_depth),
-            false => None,
+        let work = &mut *work;
+        self.forget_what_changed(work);
+        let cached = self.cached_python(work);
+        // A walk of native frames may find the interpreter: where all frames are wanted it comes first.
+        let first = match enough {
+            Enough::Python | Enough::Node if cached.is_none() && self.python.is_seen() => {
+                Some(self.walk_python(work, sink))
+            }
+            _ => cached,
         };
-        let mut walk_python =
-            || self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups });
-        let python_only = enough != Enough::All;
-        let wanted = self.wants.python && python_only && frame_cache.is_none();
-        let first = (wanted && self.python.is_seen()).then(&mut walk_python);
-        let has_python = matches!(first, Some(Ok(Found::Frames(walked))) if walked.frames > 0)
-            || (frame_cache.is_some() && python_only);
-        let all_native = native;
-        let native = &mut all_native[..self.wants.native_depth];
-        let mut print = StackPrint::default();
-        // `None`: there are none, or the log knows them.
-        let mut in_buffer: Option<native::Walked> = None;
-        if self.wants.native && !has_python && self.can_unwind(sink) {
-            if let Some(known) = walker.find(from, high, native.len(), walk_log) {
-                print = known;
-                if cfg!(debug_assertions) && walker.is_check_due() {
-                    let walked = walker.walk(from, high, native, walk_log, seen);
-                    assert_eq!(print_of(&native[..walked.frames], walked.cut), known);
-                    let addresses = native[..walked.frames].iter().map(|frame| frame.address);
-                    assert!(walk_log.addresses().eq(addresses));
-                }
-            } else {
-                let walked = walker.walk(from, high, native, walk_log, seen);
-                print = print_of(&native[..walked.frames], walked.cut);
-                in_buffer = Some(walked);
-            }
-            if print.cut {
-                flags.add(StackFlags::NATIVE_CUT);
-            }
-        } else {
-            flags.add(StackFlags::NATIVE_OFF);
-            if self.wants.python && !self.python.is_seen() && self.is_probe_due() {
-                walker.walk(from, high, all_native, walk_log, seen);
-            }
-        }
-        let native = &mut all_native[..self.wants.native_depth];
-
-        // Most stacks are found in this table.
-        let mut known = None;
-        if let Some(frame_cache) = frame_cache {
-            let fingerprint = self.fingerprint_with(frame_cache, flags, print);
-            if let Some(id) = recent.get(fingerprint) {
-                if in_buffer.is_some() {
-                    walker.came_before();
-                }
-                return id;
-            }
-            known = Some(fingerprint);
-        }
-
-        let found = match self.wants.python {
-            true => first.unwrap_or_else(walk_python),
-            false => Ok(Found::Off),
+        let is_python_enough = enough != Enough::All && first.is_some_and(|part| !part.is_empty());
+        let native = match self.wants.native && !is_python_enough && self.can_unwind(sink) {
+            true => self.native(work, start, sink),
+            false => self.without_native(work, start, sink),
         };
-        let mut walked = Walked::default();
-        match found.unwrap_or_else(|why| self.give_up(sink, why)) {
-            Found::Off => flags.add(StackFlags::PYTHON_OFF),
-            Found::NoThread => flags.add(StackFlags::NO_PYTHON_THREAD),
-            Found::Frames(none) if none.frames == 0 => flags.add(StackFlags::NO_PYTHON_FRAMES),
-            Found::Frames(some) => {
-                walked = some;
-                if walked.cut {
-                    flags.add(StackFlags::PYTHON_CUT);
-                }
-            }
-        }
-
-        let forward = match &self.autograd {
-            Some(autograd) if walked.frames == 0 => match &in_buffer {
-                Some(all) => {
-                    autograd.forward_of(native[..all.frames].iter().map(|frame| frame.address))
-                }
-                None => autograd.forward_of(walk_log.addresses().take(print.frames)),
-            },
-            _ => StackId(0),
-        };
-        if enough == Enough::Node && walked.frames == 0 {
+        let python = first.unwrap_or_else(|| self.walk_python(work, sink));
+        let forward = if python.is_empty() { self.forward(work, &native) } else { StackId(0) };
+        if enough == Enough::Node && python.is_empty() {
             return forward;
         }
-
-        let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
-        let seed = seed ^ u64::from(forward.0) << 40;
-        let pythons = &python[..walked.frames];
-        let fingerprint = python::walk::fingerprint(print.fingerprint(seed), pythons).max(1);
-        let known = known.unwrap_or(fingerprint);
-        if known == fingerprint
-            && let Some(id) = recent.get(fingerprint)
-        {
-            if in_buffer.is_some() {
-                walker.came_before();
+        let mut flags = native.flags;
+        flags.add(python.flags);
+        // Most stacks are found in this table.
+        let fingerprint = self.fingerprint(flags, native.print, python.print, forward);
+        if let Some(id) = work.recent.get(fingerprint) {
+            if native.walked.is_some() {
+                work.walker.came_before();
             }
             return id;
         }
-        let in_buffer = match in_buffer {
-            None if print.frames > 0 => walker.walk(from, high, native, walk_log, seen),
-            None => native::Walked { frames: 0, cut: false, high },
-            Some(all) => all,
-        };
-        let frames = &native[..in_buffer.frames];
-        // Joins are computed for new stacks only: equal frames have equal joins.
-        let joined = self.join(frames, in_buffer.high, flags, (&walked, groups), joins);
-        let stack =
-            Stack { flags, native: frames, python: pythons, joins: &joins[..joined], forward };
-        let id = self.intern(sink, fingerprint, &stack);
+        let id = self.define(work, start, sink, native, python, forward);
         if id != StackId(0) {
-            recent.put(known, id);
+            work.recent.put(fingerprint, id);
         }
         id
     }
 
+    /// A library that is loaded again at its old addresses must be defined again, and a new one may
+    /// be mistaken for the one before it.
+    #[inline(always)]
+    fn forget_what_changed(&self, work: &mut Workspace) {
+        let now = (self.replaced.load(Ordering::Acquire), opened());
+        if work.changes != now {
+            work.walker.forget();
+            self.looked.store(0, Ordering::Relaxed);
+            work.changes = now;
+        }
+    }
+
+    /// The Python frames, if the thread had them recently.
+    #[inline(always)]
+    fn cached_python(&self, work: &mut Workspace) -> Option<PythonPart> {
+        if !self.wants.python {
+            return None;
+        }
+        let print = self.python.fingerprint(&mut work.frame_cache, self.wants.python_depth)?;
+        Some(PythonPart { print, walked: None, flags: StackFlags::default() })
+    }
+
+    #[inline]
+    fn walk_python(&self, work: &mut Workspace, sink: &impl DefinitionSink) -> PythonPart {
+        let Workspace { python: frames, groups, .. } = work;
+        let out = Frames { frames: &mut frames[..self.wants.python_depth], groups };
+        let found = match self.wants.python {
+            true => self.python.walk(out).unwrap_or_else(|why| self.give_up(sink, why)),
+            false => Found::Off,
+        };
+        let (walked, flag) = match found {
+            Found::Off => (Walked::default(), StackFlags::PYTHON_OFF),
+            Found::NoThread => (Walked::default(), StackFlags::NO_PYTHON_THREAD),
+            Found::Frames(none) if none.frames == 0 => (none, StackFlags::NO_PYTHON_FRAMES),
+            Found::Frames(some) if some.cut => (some, StackFlags::PYTHON_CUT),
+            Found::Frames(all) => (all, StackFlags::default()),
+        };
+        let print = python::walk::fingerprint(&frames[..walked.frames]);
+        PythonPart { print, walked: Some(walked), flags: flag }
+    }
+
+    #[inline(always)]
+    fn native(&self, work: &mut Workspace, start: Start, sink: &impl DefinitionSink) -> NativePart {
+        let Workspace { walker, walk_log, .. } = work;
+        let known = walker.find(start.from, start.high, self.wants.native_depth, walk_log);
+        let is_checked = cfg!(debug_assertions) && walker.is_check_due();
+        let (print, walked) = match known {
+            Some(known) if !is_checked => (known, None),
+            _ => {
+                let walked = self.walk_native(work, start, sink, self.wants.native_depth);
+                let print = StackPrint::of(work.addresses(walked.frames), walked.cut);
+                if let Some(known) = known {
+                    assert_eq!(print, known);
+                    assert!(work.walk_log.addresses().eq(work.addresses(walked.frames)));
+                }
+                (print, known.is_none().then_some(walked))
+            }
+        };
+        let flags = if print.cut { StackFlags::NATIVE_CUT } else { StackFlags::default() };
+        NativePart { print, walked, flags }
+    }
+
+    /// From time to time it looks for an interpreter, also where native frames are not taken.
+    #[inline]
+    fn without_native(
+        &self,
+        work: &mut Workspace,
+        start: Start,
+        sink: &impl DefinitionSink,
+    ) -> NativePart {
+        if self.wants.python && !self.python.is_seen() && self.is_probe_due() {
+            self.walk_native(work, start, sink, DEEPEST);
+        }
+        NativePart { print: StackPrint::default(), walked: None, flags: StackFlags::NATIVE_OFF }
+    }
+
+    #[inline]
+    fn walk_native(
+        &self,
+        work: &mut Workspace,
+        Start { from, high }: Start,
+        sink: &impl DefinitionSink,
+        most: usize,
+    ) -> native::Walked {
+        let Workspace { walker, walk_log, native, .. } = work;
+        walker.walk(from, high, &mut native[..most], walk_log, |seen| self.define_found(sink, seen))
+    }
+
+    /// The forward operation of a stack without Python frames.
+    #[inline]
+    fn forward(&self, work: &Workspace, native: &NativePart) -> StackId {
+        match (&self.autograd, native.walked) {
+            (None, _) => StackId(0),
+            (Some(autograd), Some(walked)) => autograd.forward_of(work.addresses(walked.frames)),
+            (Some(autograd), None) => {
+                autograd.forward_of(work.walk_log.addresses().take(native.print.frames))
+            }
+        }
+    }
+
+    /// The id of a stack that this thread did not have recently. It is written to the trace if it is new.
     #[cold]
+    fn define(
+        &self,
+        work: &mut Workspace,
+        start: Start,
+        sink: &impl DefinitionSink,
+        native: NativePart,
+        python: PythonPart,
+        forward: StackId,
+    ) -> StackId {
+        let all = match native.walked {
+            Some(walked) => walked,
+            None if native.print.frames > 0 => {
+                self.walk_native(work, start, sink, self.wants.native_depth)
+            }
+            None => native::Walked { frames: 0, cut: false, high: start.high },
+        };
+        // The common table has stacks by the fingerprint of a walk.
+        let PythonPart { print, walked, flags: of_python } = match python.walked {
+            Some(_) => python,
+            None => self.walk_python(work, sink),
+        };
+        let walked = walked.unwrap_or_default();
+        let mut flags = native.flags;
+        flags.add(of_python);
+        let fingerprint = self.fingerprint(flags, native.print, print, forward);
+        let Workspace { native: frames, python: pythons, groups, joins, .. } = work;
+        let (frames, pythons) = (&frames[..all.frames], &pythons[..walked.frames]);
+        let joined = self.join(frames, all.high, flags, (&walked, groups), joins);
+        let stack =
+            Stack { flags, native: frames, python: pythons, joins: &joins[..joined], forward };
+        let define = |definition: &Definition| sink.define_located(definition);
+        let interpreter = self.python.interpreter();
+        let interned = self.interner.lock().stack(fingerprint, &stack, interpreter, define);
+        if interned.full {
+            define_note(sink, "too many different stacks: all further ones are recorded as one");
+        }
+        interned.id
+    }
+
+    /// Joins are computed for new stacks only: equal frames have equal joins.
     fn join(
         &self,
         native: &[native::Frame],
@@ -345,20 +408,6 @@ impl Capture {
             }
             None => join::by_address(native, end, &groups[..walked.groups], joins),
         }
-    }
-
-    #[cold]
-    fn intern(&self, sink: &impl DefinitionSink, fingerprint: u64, stack: &Stack) -> StackId {
-        let define = |definition: &Definition| sink.define_located(definition);
-        let interpreter = self.python.interpreter();
-        let interned = self.interner.lock().stack(fingerprint, stack, interpreter, define);
-        if interned.full {
-            define_note(
-                sink,
-                "too many different stacks: all further ones are recorded as one".to_string(),
-            );
-        }
-        interned.id
     }
 
     /// The table of stacks, code objects and libraries.
@@ -403,7 +452,7 @@ impl Capture {
         if !self.native_off_reported.swap(true, Ordering::Relaxed) {
             let why =
                 "native stacks are off: they need glibc 2.28 or later with a known loader layout";
-            define_note(sink, why.to_string());
+            define_note(sink, why);
         }
         false
     }
@@ -415,14 +464,14 @@ impl Capture {
 
     #[cold]
     fn give_up(&self, sink: &impl DefinitionSink, why: &str) -> Found {
-        define_note(sink, format!("Python stacks are off: {why}"));
+        define_note(sink, &format!("Python stacks are off: {why}"));
         Found::Off
     }
 }
 
 /// Prints a line on stderr and writes it to the trace.
 #[cold]
-fn define_note(sink: &impl DefinitionSink, text: String) {
+fn define_note(sink: &impl DefinitionSink, text: &str) {
     log::line(format_args!("{text}"));
-    sink.define_located(&Definition::Note { text });
+    sink.define_located(&Definition::Note { text: text.to_string() });
 }

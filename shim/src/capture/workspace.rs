@@ -41,6 +41,13 @@ pub struct Workspace {
     pub joins: [Join; DEEPEST + 1],
 }
 
+impl Workspace {
+    /// The return addresses of the native frames in the buffer.
+    pub fn addresses(&self, frames: usize) -> impl Iterator<Item = usize> + '_ {
+        self.native[..frames].iter().map(|frame| frame.address)
+    }
+}
+
 pub struct Recent([(u64, StackId); RECENT]);
 
 impl Recent {

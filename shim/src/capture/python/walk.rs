@@ -249,13 +249,13 @@ impl<M: Memory> State<'_, M> {
 /// The fingerprint of frames. Each frame is multiplied independently, by a number of its position, so
 /// that the products need not be computed one after the other.
 #[inline]
-pub fn fingerprint(seed: u64, frames: &[Frame]) -> u64 {
+pub fn fingerprint(frames: &[Frame]) -> u64 {
     let place = |at: usize| (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let one = |(at, frame): (usize, &Frame)| {
         mix(place(at), frame.identity ^ (frame.last_instruction as u32 as u64) << 17)
     };
     let all = frames.iter().enumerate().map(one).fold(0, |all, one| all ^ one);
-    mix(seed, all ^ frames.len() as u64)
+    all ^ frames.len() as u64
 }
 
 #[cfg(test)]
