@@ -2,6 +2,7 @@
 
 use crate::record::values::{OomEvidence, PostMortem, Refused, RefusedBy};
 use crate::scalar::numbered_enum;
+use crate::size::{AsGiven, Bytes};
 
 numbered_enum! {
     /// The cause of an out-of-memory.
@@ -136,6 +137,37 @@ impl Figures {
         self.free >= self.size
     }
 
+    /// `too much: asked 1.19 GiB, 112.64 MiB left of the limit`. `left`: bytes that the limit and the GPU had left.
+    pub fn too_much(&self, left: Option<u64>) -> String {
+        let short = match left {
+            Some(_) if self.over > 0 => {
+                let (over, missing) = (Bytes(self.over), Bytes(self.missing()));
+                format!(", {over} over the limit already: {missing} short")
+            }
+            Some(left) => format!(", {} left of the limit", Bytes(left)),
+            None => String::new(),
+        };
+        format!("{}: asked {}{short}", self.cause().words(), Bytes(self.size))
+    }
+
+    /// `fragmentation: 2.11 GiB free in cache, largest hole 624.64 MiB; in one piece 1.19 GiB would fit`. `segments`:
+    /// in which the holes are, with a comma after them.
+    pub fn in_pieces(&self, segments: &str) -> String {
+        let asked = Bytes(self.size);
+        let holes = match self.largest_hole {
+            Some(hole) => format!("{segments}largest hole {}", Bytes(hole)),
+            None => "in pieces".to_string(),
+        };
+        let found =
+            format!("{}: {} free in cache, {holes}", self.cause().words(), Bytes(self.free));
+        match self.left {
+            Some(left) if !self.is_free_enough() => {
+                format!("{found}, and {} left; together {asked} would fit", Bytes(left))
+            }
+            _ => format!("{found}; in one piece {asked} would fit"),
+        }
+    }
+
     fn is_fragmentation(&self) -> bool {
         // The limit may have had more left than requested: the framework rounds requests up.
         let left = self.left.filter(|left| *left < self.size).unwrap_or(0);
@@ -163,6 +195,88 @@ impl Figures {
             None if self.all_known && self.of_cache => OomCause::Torch,
             None => OomCause::Unknown,
         }
+    }
+}
+
+/// `12.00 GiB by the cap`: which limit refused a call. `card`: the memory of the GPU.
+pub fn limit(
+    cause: OomCause,
+    by: RefusedBy,
+    counted: u64,
+    limit: u64,
+    card: Option<u64>,
+) -> String {
+    let card = || card.map_or(String::new(), |bytes| format!(": {}", Bytes(bytes)));
+    match by {
+        RefusedBy::BadCap => "VRAMTRACE_CAP cannot be understood: every request is refused".into(),
+        RefusedBy::Group => format!(
+            "{} by the group's cap; its processes together had {}",
+            AsGiven(limit),
+            Bytes(counted)
+        ),
+        RefusedBy::Cap => format!("{} by the cap", AsGiven(limit)),
+        RefusedBy::Driver if cause == OomCause::Mps => {
+            format!("what MPS allows this process ({MPS_LIMIT})")
+        }
+        RefusedBy::Driver if cause == OomCause::Cgroup => {
+            format!("what the kernel's cgroup allows ({CGROUP_LIMIT})")
+        }
+        RefusedBy::Driver | RefusedBy::Warned => format!("the card{}", card()),
+    }
+}
+
+/// The limit of a framework that gave up though no call was refused. `least`: bytes that it would have exceeded.
+pub fn own_limit(least: u64) -> String {
+    format!("below {} by PyTorch's own memory fraction: no call was refused", Bytes(least))
+}
+
+/// `; the card had 126.55 GiB free: not the card`. Of a cap it says whether the card is to blame too, else who else is
+/// on the card.
+pub fn card_had(
+    free: u64,
+    size: u64,
+    by: Option<RefusedBy>,
+    neighbours: impl Iterator<Item = (u32, Option<u64>)>,
+) -> String {
+    let rest = match by {
+        Some(RefusedBy::Cap | RefusedBy::Group) if free >= size => ": not the card".to_string(),
+        Some(RefusedBy::Cap | RefusedBy::Group) => ": too little as well".to_string(),
+        _ => others(neighbours).map_or(String::new(), |others| format!("; {others}")),
+    };
+    format!("; the card had {} free{rest}", Bytes(free))
+}
+
+/// Other processes on the card, the largest first. `None`: none was listed.
+fn others(neighbours: impl Iterator<Item = (u32, Option<u64>)>) -> Option<String> {
+    const MAX_NEIGHBOURS: usize = 3;
+    let mut all: Vec<(u32, Option<u64>)> = neighbours.collect();
+    all.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
+    let name = |(pid, bytes): &(u32, Option<u64>)| match bytes {
+        Some(bytes) => format!("pid {pid} {}", Bytes(*bytes)),
+        None => format!("pid {pid}"),
+    };
+    let mut names: Vec<String> = all.iter().take(MAX_NEIGHBOURS).map(name).collect();
+    if all.len() > MAX_NEIGHBOURS {
+        names.push(format!("{} more", all.len() - MAX_NEIGHBOURS));
+    }
+    (!names.is_empty()).then(|| format!("other processes: {}", names.join(", ")))
+}
+
+/// PyTorch's cache, where too much was asked of it. `hole`: its longest free range.
+pub fn in_cache(allocated: u64, free: u64, hole: u64, size: u64) -> String {
+    let mut text = format!("; {} allocated, {} free in cache", Bytes(allocated), Bytes(free));
+    if hole >= size {
+        let of = "is another stream's or pool's";
+        text += &format!(" (a hole of {} would do, but it {of})", Bytes(hole));
+    }
+    text
+}
+
+/// What became of refusals that did no harm.
+pub fn absorbed(of_cache: bool) -> &'static str {
+    match of_cache {
+        true => "that PyTorch absorbed by emptying its cache (harmless)",
+        false => "after which the program went on (harmless)",
     }
 }
 

@@ -117,6 +117,15 @@ impl std::fmt::Display for AsGiven {
     }
 }
 
+/// The lowest limit of so few digits that is enough, as [`AsGiven`] formats it: `1598 MiB`, `14.48 GiB`.
+pub fn enough(bytes: u64) -> AsGiven {
+    if bytes <= 9_999 * MIB {
+        return AsGiven(bytes.next_multiple_of(MIB));
+    }
+    let hundredths = (u128::from(bytes) * 100).div_ceil(GIB.into());
+    AsGiven(u64::try_from(hundredths * u128::from(GIB) / 100).unwrap_or(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

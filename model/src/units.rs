@@ -1,6 +1,5 @@
 //! Figures and texts as people read them. Bytes with two decimals, as PyTorch prints them.
 
-use vramtrace_format::physical::GIB;
 use vramtrace_format::shown;
 use vramtrace_format::size::{AsGiven, Bytes};
 
@@ -32,12 +31,7 @@ pub fn limit(bytes: u64) -> String {
 
 /// `1598 MiB`, `14.48 GiB`: the lowest limit of so few digits that is enough. Pasted, it is not below.
 pub fn enough(bytes: u64) -> String {
-    const MIB: u64 = 1 << 20;
-    if bytes <= 9_999 * MIB {
-        return limit(bytes.next_multiple_of(MIB));
-    }
-    let hundredths = (u128::from(bytes) * 100).div_ceil(GIB.into());
-    limit(u64::try_from(hundredths * u128::from(GIB) / 100).unwrap_or(bytes))
+    vramtrace_format::size::enough(bytes).to_string()
 }
 
 /// `12.345 s` from nanoseconds.
@@ -84,6 +78,7 @@ pub fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vramtrace_format::physical::GIB;
 
     #[test]
     fn figures_as_people_read_them() {

@@ -1,7 +1,7 @@
 //! libvramtrace.so: the library that is interposed between a CUDA program and its driver.
 //!
 //! Rooms import downwards only, in this order: [`hooks`] (what happens at each call, and the state
-//! of the process), [`oom`], [`trace_writer`], [`capture`], [`interpose`], [`model`], [`driver`],
+//! of the process), [`trace_writer`], [`capture`], [`interpose`], [`model`], [`driver`],
 //! [`config`], [`runtime`].
 
 // Listed in shim/clippy.toml, with their replacements. Tests, and code that builds the text of a
@@ -14,7 +14,6 @@ pub mod driver;
 pub mod hooks;
 pub mod interpose;
 pub mod model;
-pub mod oom;
 pub mod runtime;
 pub mod trace_writer;
 

@@ -41,7 +41,6 @@ const CRATES: [Layout; 5] = [
             "interpose",
             "capture",
             "trace_writer",
-            "oom",
             "hooks/process",
             "hooks/call",
             "hooks/families",

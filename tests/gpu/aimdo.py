@@ -134,7 +134,7 @@ def out_of_memory(check):
     env = check.environment(trace, VRAMTRACE_CAP="8GiB", **ASYNC)
     ended = check.run("aimdo-fill", command, env, stdin=subprocess.DEVNULL, timeout=60)
     own = "torch.OutOfMemoryError" in ended.stderr
-    message = "out of memory" in ended.stderr and "oom_run.py" in ended.stderr and "by VRAMTRACE_CAP" in ended.stderr
+    message = "out of memory" in ended.stderr and "oom_run.py" in ended.stderr and "by the cap" in ended.stderr
     told = check.run("aimdo-fill-oom", [check.BIN / "vramtrace", "oom", trace])
     said = "oom_run.py" in told.stdout and "OUT OF MEMORY" in told.stdout
     verdict = "PASS" if own and message and said else check.fail(f"exception {own}, message {message}, `oom` {said}, see aimdo-fill.log")

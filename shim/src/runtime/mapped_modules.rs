@@ -248,7 +248,7 @@ impl Headers {
 }
 
 /// The build id in a note segment.
-pub fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
+fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     const NT_GNU_BUILD_ID: u32 = 3;
     loop {
         let word = |at: usize| Some(u32::from_ne_bytes(notes.get(at..at + 4)?.try_into().ok()?));

@@ -14,7 +14,6 @@ pub mod escapes;
 pub mod fallible;
 pub mod fallible_map;
 pub mod faults;
-pub mod file_symbols;
 pub mod forked;
 pub mod forked_child;
 pub mod found;

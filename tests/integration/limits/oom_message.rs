@@ -76,10 +76,10 @@ pub fn says(stderr: &str, label: &str) -> String {
     line.unwrap_or_else(|| panic!("no {label} in {stderr}")).trim().to_string()
 }
 
-/// Whether a line goes on after `begin` with a function of the program: the loader knows none of their names.
+/// Whether a line goes on after `begin` with a place in the program.
 fn in_program(text: &str, begin: &str) -> bool {
     let mut lines = text.lines().filter_map(|line| Some(line.split_once(begin)?.1));
-    lines.any(|rest| rest.contains(" in outofmemory") && !rest.contains("+0x"))
+    lines.any(|rest| rest.starts_with("outofmemory") && rest.contains("+0x"))
 }
 
 #[track_caller]
@@ -100,22 +100,26 @@ fn fragmentation_is_named_with_its_figures() {
     let trace = run.only_trace();
     let name = trace.file_name().unwrap().to_str().unwrap();
     for (label, begin) in [
-        ("limit", "1400 MiB by VRAMTRACE_CAP (card: 2"),
+        ("limit", "1400 MiB by the cap; the card had 2"),
         (
             "used",
-            "1.30 GiB = tensors 0.55 + torch cache 0.23 + context 0.51 + other allocations 0.01",
+            "1.30 GiB = allocated 560.00 MiB + free in cache 240.00 MiB + other allocations 10.00 MiB \
+             + context 518.00 MiB",
         ),
         (
             "why",
-            "fragmentation: 240.00 MiB free inside torch, largest hole 30.00 MiB; in one piece \
+            "fragmentation: 240.00 MiB free in cache, largest hole 30.00 MiB; in one piece \
              128.00 MiB would fit",
         ),
         ("holds", "560.00 MiB "),
         (
             "try",
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 1.5 GiB or a smaller",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 1456 MiB or a smaller",
         ),
-        ("more", &format!("vramtrace oom {name}   (quiet for 60 s; VRAMTRACE_OOM_REPORT=off)")),
+        (
+            "more",
+            &format!("vramtrace oom {name} names the functions   (quiet for 60 s; VRAMTRACE_OOM"),
+        ),
     ] {
         assert!(says(text, label).starts_with(begin), "{begin}: {text}");
     }
@@ -143,30 +147,33 @@ fn each_refusal_is_named_with_what_would_help() {
     let setting = "max_split_size_mb:64,expandable_segments:True";
     let expandable = torch_asks("expandable").env("PYTORCH_CUDA_ALLOC_CONF", setting);
     let by_group =
-        format!("1400 MiB by the group {}, of which others have 0 B (card: 22.69", group.0);
+        "1400 MiB by the group's cap; its processes together had 1.30 GiB; the card had 22.69";
     for (setup, by, hole, parts) in [
         (
             cap(torch_asks("too-much")),
             Some(RefusedBy::Cap),
             Some(30),
             &[
-                ("why", "too much: 900.00 MiB asked for, 72.00 MiB left, 240.00 MiB free inside"),
-                ("why", " torch: 588.00 MiB short"),
-                ("try", "a cap of 2.2 GiB or a smaller batch"),
+                ("why", "too much: asked 900.00 MiB, 72.00 MiB left of the limit; 560.00 MiB"),
+                ("why", " allocated, 240.00 MiB free in cache"),
+                ("try", "a cap of 2228 MiB or a smaller batch"),
             ][..],
         ),
         (
             torch_asks("too-much").devices("1x1500MiB"),
             Some(RefusedBy::Driver),
             Some(30),
-            &[("limit", "the card itself: "), ("limit", "free")],
+            &[("limit", "the card: 1.46 GiB; the card had "), ("limit", "free")],
         ),
         (
             torch_asks("fraction"),
             None,
             Some(30),
             &[
-                ("limit", "below 864.00 MiB by torch's own memory fraction (card:"),
+                (
+                    "limit",
+                    "below 864.00 MiB by PyTorch's own memory fraction: no call was refused; the",
+                ),
                 ("try", "set_per_process_memory_fraction"),
             ],
         ),
@@ -175,7 +182,7 @@ fn each_refusal_is_named_with_what_would_help() {
             Some(RefusedBy::Driver),
             Some(90),
             &[
-                ("used", "718.00 MiB = tensors 50.00 + torch cache 150.00 + context 518.00"),
+                ("used", "= allocated 50.00 MiB + free in cache 150.00 MiB + context 518.00 MiB"),
                 ("holds", "2 blocks"),
             ],
         ),
@@ -183,9 +190,9 @@ fn each_refusal_is_named_with_what_would_help() {
             cap(torch_asks("fragments")).env("VRAMTRACE_TENSORS", "off"),
             Some(RefusedBy::Cap),
             None,
-            &[("why", "240.00 MiB free inside torch, in pieces;")],
+            &[("why", "240.00 MiB free in cache, in pieces;")],
         ),
-        (of_group, Some(RefusedBy::Group), Some(30), &[("limit", by_group.as_str())]),
+        (of_group, Some(RefusedBy::Group), Some(30), &[("limit", by_group)]),
     ] {
         let run = run(setup);
         for (label, part) in parts {
@@ -233,7 +240,7 @@ fn a_run_that_torch_saves_prints_nothing() {
     is_silent(&saved);
     assert_eq!(saved.device()["refused_by_cap"], 5);
     let out = run(cap(torch_asks("absorbed-then-out").arg(3)));
-    let before = "3 refusals that torch absorbed by emptying its cache (harmless)";
+    let before = "3 refusals that PyTorch absorbed by emptying its cache (harmless)";
     assert_eq!(says(&out.stderr, "before"), before);
     assert_eq!(post_mortems(&out)[0].absorbed, 3);
     oom_command::assert_contains(&out.scratch.text("oom"), &["3 refusals that PyTorch absorbed"]);
@@ -276,8 +283,8 @@ fn an_end_by_a_refusal_is_reported_at_the_exit() {
     let ours = program().as_bare(asks("exit", 1 << 20), Setup::preload);
     let text = &ours.stderr;
     assert!(in_program(text, ": ended out of memory: last refused 1.00 TiB at "), "{text}");
-    assert!(says(text, "limit").starts_with("the card itself: 22."), "{text}");
-    assert_eq!(says(text, "used"), "1.09 GiB = context 0.51 + allocations 0.59");
+    assert!(says(text, "limit").starts_with("the card: 24.00 GiB; the card had 22."), "{text}");
+    assert_eq!(says(text, "used"), "1.09 GiB = allocations 600.00 MiB + context 518.00 MiB");
     assert!(in_program(&says(text, "holds"), "600.00 MiB "), "{text}");
     let found = post_mortem(&ours);
     assert_eq!((found.evidence, found.by), (OomEvidence::EndedRefused, Some(RefusedBy::Driver)));
@@ -294,7 +301,7 @@ fn what_is_freed_before_the_exit_is_reported_all_the_same() {
     let one = freed(&[], ".");
     let text = &one.stderr;
     assert!(in_program(text, "ended out of memory: last refused 1.00 TiB at "), "{text}");
-    assert_eq!(says(text, "used"), "1.01 GiB = context 0.51 + allocations 0.50");
+    assert_eq!(says(text, "used"), "1.01 GiB = allocations 512.00 MiB + context 518.00 MiB");
     let holds = says(text, "holds");
     assert!(in_program(&holds, "512.00 MiB "), "{text}");
     assert!(holds.ends_with("   16 allocations"), "at the refusal itself: {text}");
@@ -304,7 +311,7 @@ fn what_is_freed_before_the_exit_is_reported_all_the_same() {
     for (out, holds) in [(".", "256.00 MiB "), ("off", "256.00 MiB where is not known")] {
         let two = freed(&[8], out);
         assert_eq!(two.traces().len(), usize::from(out == "."));
-        let used = "774.00 MiB = context 518.00 + allocations 256.00";
+        let used = "774.00 MiB = allocations 256.00 MiB + context 518.00 MiB";
         assert_eq!(says(&two.stderr, "used"), used);
         let found = says(&two.stderr, "holds");
         assert!(found.starts_with(holds) && found.ends_with("   8 allocations"), "{found}");
@@ -316,7 +323,7 @@ fn what_is_freed_before_the_exit_is_reported_all_the_same() {
 fn who_held_it_some_time_before_is_said_so() {
     let run = program().run(asks("probe-then-out", 50).preload());
     let text = &run.stderr;
-    assert_eq!(says(text, "used"), "1.07 GiB = context 0.51 + allocations 0.56");
+    assert_eq!(says(text, "used"), "1.07 GiB = allocations 576.00 MiB + context 518.00 MiB");
     let holds = says(text, "holds");
     // Whether it was looked again after the last 64 MiB is a matter of time.
     let before = in_program(&holds, "512.00 MiB ")
@@ -363,8 +370,8 @@ fn without_a_trace_the_message_has_figures_and_no_lines() {
     assert_eq!((run.status, run.traces()), (1, Vec::<PathBuf>::new()));
     for (label, part) in [
         ("vramtrace", "torch is out of memory: 128.00 MiB"),
-        ("used", "tensors 0.55 + torch cache 0.23"),
-        ("why", "fragmentation: 240.00 MiB free inside torch"),
+        ("used", "allocated 560.00 MiB + free in cache 240.00 MiB"),
+        ("why", "fragmentation: 240.00 MiB free in cache"),
         ("more", "VRAMTRACE_OUT=off"),
     ] {
         assert!(says(&run.stderr, label).contains(part), "{part}: {}", run.stderr);
@@ -531,7 +538,8 @@ fn what_the_interpreters_end_frees_is_still_named() {
         assert!(text.contains(head), "{text}");
         let used = says(text, "used");
         assert!(
-            used.starts_with("1.") && used.ends_with(" = context 0.51 + allocations 1.25"),
+            used.starts_with("1.")
+                && used.ends_with(" = allocations 1.25 GiB + context 518.00 MiB"),
             "{text}"
         );
         let holds = says(text, "holds");
@@ -543,20 +551,17 @@ fn what_the_interpreters_end_frees_is_still_named() {
     }
 }
 
-/// A program whose functions no other object may use: the loader does not know their names.
+/// A program whose functions no other object may use: the loader does not know their names. The command finds them.
 #[test]
-fn functions_of_a_program_have_names_in_the_message() {
+fn functions_of_a_program_have_places_in_the_message_and_names_in_the_command() {
     let flags = ["-g0", "-O0"];
     let engine = Program::compiled("g++", "../../docs/programs/engine.cpp", &flags);
     let run = engine.run(Setup::simulated().cap("3500MiB").arg("-c").arg(4096));
     assert_eq!(run.status, 1, "{}", run.stderr);
     let title = engine.0.file_name().unwrap().to_str().unwrap();
-    let asked = format!("at llama_kv_cache::llama_kv_cache in {title}");
-    assert!(run.stderr.contains(&asked), "{}", run.stderr);
-    let held = says(&run.stderr, "holds");
-    assert!(held.contains(&format!("llama_model::load_tensors in {title}")), "{held}");
-    // Without symbols the place in the file is left.
-    let stripped = Program::compiled("g++", "../../docs/programs/engine.cpp", &["-s"]);
-    let run = stripped.run(Setup::simulated().cap("3500MiB").arg("-c").arg(4096));
-    assert!(says(&run.stderr, "holds").contains("+0x"), "{}", run.stderr);
+    assert!(run.stderr.contains(&format!(" 768.00 MiB at {title}+0x")), "{}", run.stderr);
+    assert!(says(&run.stderr, "holds").starts_with(&format!("2.51 GiB {title}+0x")));
+    assert!(says(&run.stderr, "more").contains(" names the functions   ("), "{}", run.stderr);
+    let named = ["at llama_kv_cache::llama_kv_cache", "2.51 GiB llama_model::load_tensors"];
+    oom_command::assert_contains(&run.scratch.text("oom"), &named);
 }

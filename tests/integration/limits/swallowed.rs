@@ -47,7 +47,7 @@ fn is_said(run: &Run, live: &[&str], parts: &[&str]) {
 fn a_refusal_by_our_cap_is_named_with_the_error_that_followed() {
     let run = run(Setup::simulated().cap("2GiB"), 4096);
     let ended = "the process ended with status 3";
-    let live = "NVSHMEM was refused 4.00 GiB on cuda:0 by VRAMTRACE_CAP and went on; the next error \
+    let live = "NVSHMEM was refused 4.00 GiB on cuda:0 by the cap and went on; the next error \
                 was cuMemMap";
     let line = "NVSHMEM was refused 4.00 GiB (cuMemCreate) by the cap of 2.00 GiB, and went on";
     is_said(&run, &[live, ended], &[line, "cuMemMap returned", ended]);

@@ -98,8 +98,7 @@ const VIEWS: [&str; 20] = [
 ];
 
 /// Where a fact is in a device of `report --json`, and the word that stands beside it. The library's own message, which reads
-/// no trace, has other words for three: `tensors`, `torch cache`, and `allocations` for what is live; and parts of a sum in
-/// the unit of the whole.
+/// no trace, has other words for two: `allocations` for what is live, and `other` for what the driver has beside contexts.
 const WORDS: [(&str, &str); 18] = [
     ("/in_use_at_peak/headline_bytes", "peak"),
     ("/in_use_at_peak/allocated_bytes", "allocated"),

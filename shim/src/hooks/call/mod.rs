@@ -36,7 +36,6 @@ use crate::driver::cuda::CUresult;
 use crate::driver::depth;
 use crate::driver::param::Out;
 use crate::hooks::call::handler_exits::undeferred;
-use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::state;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::timed;
@@ -293,7 +292,7 @@ pub(in crate::hooks) fn run<F: Function>(
         call.now_ns.set(before_call::refresh_if_due(process));
         let result = body(process, call);
         if result != 0 {
-            process.oom.aftermath.failed(sources(process), call.api, result);
+            process.oom.aftermath.failed(process, call.api, result);
         }
         after_call::after_call(process);
         if call.began_ns.get() != 0 {

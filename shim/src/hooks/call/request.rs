@@ -2,12 +2,11 @@
 
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
-use crate::hooks::process::oom_sources::sources;
+use crate::hooks::process::oom;
 use crate::hooks::process::state::Process;
 use crate::model::cap::Refusal;
 use crate::model::contexts::Target;
 use crate::model::sites::SiteKey;
-use crate::oom;
 use crate::runtime::log;
 use crate::runtime::reserve;
 use vramtrace_format::physical::{PAGE, Physical, SMALL, physical};
@@ -99,7 +98,7 @@ pub(in crate::hooks) fn refuse_at(
     let look = |refused: &Refused| match is_of_memory(refused) {
         // If the recorder itself has no host memory, the refusal need not be of device memory: no
         // post-mortem.
-        true if !reserve::is_used() => p.oom.look(sources(p), device, refused.by).unwrap_or(0),
+        true if !reserve::is_used() => p.oom.look(p, device, refused.by).unwrap_or(0),
         _ => 0,
     };
     let refused = record_refusal(p, device, site, size, why, look);
@@ -110,7 +109,7 @@ pub(in crate::hooks) fn refuse_at(
         p.cap.name_unchecked();
     }
     if is_of_memory(&refused) && !reserve::is_used() {
-        p.oom.refused(sources(p), device, &refused);
+        p.oom.refused(p, device, &refused);
     }
     refused.result
 }

@@ -14,32 +14,16 @@
 //! cache belong to none.
 #![allow(clippy::disallowed_methods)] // an answer that the program asks for, given back with it
 
-use crate::hooks::process::oom_sources::sources;
+use crate::hooks::process::oom;
+use crate::hooks::process::oom::held::{self, Row};
+use crate::hooks::process::oom::names::{self, Library};
 use crate::hooks::process::state::Process;
-use crate::oom;
-use crate::oom::gather::held_now;
-use crate::oom::names::Names;
-use crate::runtime::fallible_map::Map;
 use crate::trace_writer::maintenance::ProcessView;
 use std::fmt::Write;
 use vramtrace_format::{Counters, DeviceId, uuid};
 
 /// The most stacks of PyTorch's blocks that are listed.
 const STACKS: usize = 4096;
-
-#[derive(Default)]
-struct Held {
-    /// Name, bytes, allocations.
-    libraries: Vec<(Option<String>, u64, u64)>,
-    sites: Vec<Site>,
-}
-
-struct Site {
-    bytes: u64,
-    count: u64,
-    library: Option<String>,
-    place: Option<String>,
-}
 
 pub fn as_json(process: Option<&'static Process>, sites: usize) -> String {
     let mut out = String::new();
@@ -84,15 +68,15 @@ fn write_device(out: &mut String, process: &'static Process, device: DeviceId, s
         }
         None => write!(out, "null"),
     };
-    let Held { libraries, sites } = held(process, device, sites);
+    let (libraries, sites) = held(process, device, sites);
     out.push_str(",\"libraries\":[");
-    for (at, (name, bytes, count)) in libraries.iter().enumerate() {
+    for (at, (name, Row { bytes, count, .. })) in libraries.iter().enumerate() {
         out.push_str(if at == 0 { "" } else { "," });
         let name = text(name.as_deref());
         let _ = write!(out, "{{\"name\":{name},\"bytes\":{bytes},\"count\":{count}}}");
     }
     out.push_str("],\"sites\":[");
-    for (at, Site { bytes, count, library, place }) in sites.iter().enumerate() {
+    for (at, ((place, library), Row { bytes, count, .. })) in sites.iter().enumerate() {
         out.push_str(if at == 0 { "" } else { "," });
         let (library, place) = (text(library.as_deref()), text(place.as_deref()));
         let _ = write!(
@@ -103,45 +87,26 @@ fn write_device(out: &mut String, process: &'static Process, device: DeviceId, s
     out.push_str("]}");
 }
 
-/// Sums by library of everything that is live, and the largest call sites.
-fn held(process: &'static Process, device: DeviceId, most: usize) -> Held {
-    let p = sources(process);
-    let header = process.trace_writer.this_process();
-    let mut held = Held::default();
-    process.trace_writer.look_up(|read| {
-        held = named(p, device, most, Names::new(p, &header, read));
-    });
-    held
-}
+/// A name that may not be known.
+type Name = Option<String>;
 
-fn named(p: oom::sources::Sources, device: DeviceId, most: usize, mut names: Names) -> Held {
-    let (found, _) = held_now(p, device, &mut names, STACKS);
-    let mut libraries: Map<Option<String>, (u64, u64)> = Map::default();
-    // Several stacks may end at one line: they are added up.
-    let mut sites: Vec<Site> = Vec::new();
-    for row in found.rows {
-        let library = names.library(row.stack, row.of_framework).map(|library| library.title);
-        if let Ok(sum) = libraries.get_or_insert(library.clone(), (0, 0)) {
-            *sum = (sum.0.saturating_add(row.bytes), sum.1 + row.count);
-        }
-        if most == 0 {
-            continue;
-        }
-        let place = names.place(row.stack);
-        match sites.iter_mut().find(|site| site.place == place && site.library == library) {
-            Some(site) => {
-                site.bytes = site.bytes.saturating_add(row.bytes);
-                site.count += row.count;
-            }
-            None => sites.push(Site { bytes: row.bytes, count: row.count, library, place }),
-        }
-    }
-    sites.sort_by_key(|site| std::cmp::Reverse(site.bytes));
-    sites.truncate(most);
-    let mut libraries: Vec<_> =
-        libraries.iter().map(|(name, (bytes, count))| (name.clone(), *bytes, *count)).collect();
-    libraries.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    Held { libraries, sites }
+/// Sums by library of everything that is live, and the largest call sites: places with their libraries.
+fn held(
+    process: &'static Process,
+    device: DeviceId,
+    most: usize,
+) -> (Vec<(Name, Row)>, Vec<((Name, Name), Row)>) {
+    names::with_names(process, |names| {
+        let named = held::look(process, device, STACKS).named(names);
+        let title = |library: &Option<Library>| library.as_ref().map(|it| it.title.clone());
+        let libraries = held::sums(named.iter().map(|(row, library)| (title(library), *row)));
+        let wanted = if most == 0 { &[] } else { &named[..] };
+        let placed =
+            wanted.iter().map(|(row, library)| ((names.place(row.stack), title(library)), *row));
+        let mut sites = held::sums(placed);
+        sites.truncate(most);
+        (libraries, sites)
+    })
 }
 
 /// A JSON string, or null.

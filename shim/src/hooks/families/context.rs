@@ -11,6 +11,7 @@ use crate::hooks::call::{Call, Function, gave, hooks};
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::nvml_reading::FigureBefore;
 use crate::hooks::process::nvml_reading::reader::{self, NvmlReader};
+use crate::hooks::process::oom::keep_exit_status;
 use crate::hooks::process::refresh::{refresh_before_refusal, refresh_usage};
 use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::target::current_target;
@@ -23,7 +24,6 @@ use crate::model::contexts::{Ending, Step, Target};
 use crate::model::devices::Device;
 use crate::model::ledger::ContextTotals;
 use crate::model::stream_captures::Ending as Captures;
-use crate::oom::keep_exit_status;
 use vramtrace_format::{ContextId, Event, Kind, PoolId};
 
 /// cuInit. It fails where the cap cannot be parsed: such a cap must not become no cap.

@@ -20,7 +20,6 @@
 use crate::driver::api::Api;
 use crate::hooks::call::request::site;
 use crate::hooks::families::{torch_requests, torch_samples, torch_streams};
-use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::stacks;
 use crate::hooks::process::state::{self, Process};
 use crate::model::contexts::Target;
@@ -206,7 +205,7 @@ pub fn out_of_memory(
         report(p, api, device, CacheTotals { allocated, reserved });
         p.trace_writer.record(&Event::CacheOom { device, size, allocated, reserved, stack });
     }
-    p.oom.gave_up(sources(p), device, size, stack, CacheTotals { allocated, reserved });
+    p.oom.gave_up(p, device, size, stack, CacheTotals { allocated, reserved });
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! kills run neither; the trace does not need them.
 
 use crate::driver::depth::outermost;
-use crate::hooks::process::oom_sources::sources;
 use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::state;
 use crate::runtime::panic_boundary;
@@ -26,7 +25,7 @@ extern "C" fn at_exit() {
                 patched_entries::look(&process.patchers, &process.trace_writer, Noted::AtOnce)
             })
         });
-        let _ = panic_boundary::catch(|| process.oom.at_exit(sources(process)));
+        let _ = panic_boundary::catch(|| process.oom.at_exit(process));
         let _ = panic_boundary::catch(|| uncancelled(|| process.trace_writer.end(process)));
     });
 }

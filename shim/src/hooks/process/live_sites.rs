@@ -1,11 +1,10 @@
 //! The call sites that hold most memory, for the live page. They are summed after a call, at most every
 //! 100 ms, and take at most 1 % of the time.
 
-use crate::hooks::process::oom_sources::sources;
+use crate::hooks::process::oom;
 use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::state::Process;
 use crate::model::live_sites::Which;
-use crate::oom;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
 use crate::trace_writer::maintenance::ProcessView;
@@ -137,6 +136,6 @@ fn name(p: &'static Process, holders: &[SummaryHolder]) {
     let stacks = list_of(holders.len(), holders.iter().map(which)).unwrap_or_default();
     let unknown = p.live_sites.unknown(&stacks);
     if !unknown.is_empty() {
-        p.live_sites.name(oom::libraries(sources(p), &unknown));
+        p.live_sites.name(oom::libraries(p, &unknown));
     }
 }

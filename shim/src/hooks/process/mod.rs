@@ -11,7 +11,7 @@ pub mod live_sites;
 pub mod mark;
 pub mod nvml_reading;
 pub mod nvtx_strings;
-pub mod oom_sources;
+pub mod oom;
 pub mod patched_entries;
 pub mod pool_reserves;
 pub mod process_view;

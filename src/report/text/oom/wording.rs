@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
-use vramtrace_format::RefusedBy;
+use vramtrace_format::oom;
+use vramtrace_format::{Refused, RefusedBy};
 
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AdvisedChange, AtStep, Neighbour, OomCause, PostMortem, Used, UsedPart, UsedSum,
+    Advice, AdvisedChange, AtStep, OomCause, PostMortem, Used, UsedPart, UsedSum,
 };
 use crate::facts::ProcessId;
 use crate::replay::DeviceState;
@@ -43,9 +44,11 @@ pub(super) fn step(step: AtStep) -> String {
 pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
     let limit = match refused {
+        Some(Refused { by, counted, limit, .. }) => {
+            oom::limit(one.cause, by, counted, limit, one.card_bytes)
+        }
         None if one.own_limit => {
-            let least = size(one.cache.reserved_bytes.saturating_add(one.oom.size));
-            format!("below {least} by PyTorch's own memory fraction: no call was refused")
+            oom::own_limit(one.cache.reserved_bytes.saturating_add(one.oom.size))
         }
         None if one.is_imported_from_full_card() => "the card".to_string(),
         None if one.imported => {
@@ -53,83 +56,24 @@ pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
             format!("not in what was imported; PyTorch had {least} reserved before")
         }
         None => "not known: the trace shows no refused call".to_string(),
-        Some(refused) => match refused.by {
-            RefusedBy::BadCap => {
-                return "VRAMTRACE_CAP cannot be understood: every request is refused".to_string();
-            }
-            RefusedBy::Group => format!(
-                "{} by the group's cap; its processes together had {}",
-                units::limit(refused.limit),
-                size(refused.counted)
-            ),
-            RefusedBy::Cap => format!("{} by the cap", units::limit(refused.limit)),
-            RefusedBy::Driver if one.cause == OomCause::Mps => {
-                format!("what MPS allows this process ({})", vramtrace_format::oom::MPS_LIMIT)
-            }
-            RefusedBy::Driver if one.cause == OomCause::Cgroup => {
-                format!("what the kernel's cgroup allows ({})", vramtrace_format::oom::CGROUP_LIMIT)
-            }
-            RefusedBy::Driver | RefusedBy::Warned => match one.card_bytes {
-                Some(bytes) => format!("the card: {}", size(bytes)),
-                None => "the card".to_string(),
-            },
-        },
     };
-    let Some(free) = one.card_free() else { return limit };
-    let so = match one.is_capped() {
-        true if free >= one.oom.size => ": not the card",
-        true => ": too little as well",
-        false => "",
+    let by = refused.map(|refused| refused.by);
+    let Some(free) = one.card_free().filter(|_| by != Some(RefusedBy::BadCap)) else {
+        return limit;
     };
-    let others = neighbours(one).filter(|_| !one.is_capped());
-    let others = others.map_or(String::new(), |others| format!("; {others}"));
-    format!("{limit}; the card had {} free{so}{others}", size(free))
-}
-
-/// Other processes on the card, the largest first. `None`: none was listed.
-fn neighbours(one: &PostMortem) -> Option<String> {
-    const MAX_NEIGHBOURS: usize = 3;
-    let mut all = one.oom.neighbours.clone();
-    all.sort_by_key(|other| (std::cmp::Reverse(other.bytes), other.pid));
-    let name = |Neighbour { pid, bytes }: &Neighbour| match bytes {
-        Some(bytes) => format!("pid {pid} {}", size(*bytes)),
-        None => format!("pid {pid}"),
-    };
-    let mut names: Vec<String> = all.iter().take(MAX_NEIGHBOURS).map(name).collect();
-    if all.len() > MAX_NEIGHBOURS {
-        names.push(format!("{} more", all.len() - MAX_NEIGHBOURS));
-    }
-    (!names.is_empty()).then(|| format!("other processes: {}", names.join(", ")))
-}
-
-/// How the free memory of the cache is divided: `in 106 pinned segments, largest hole 893.22 MiB`.
-fn holes(one: &PostMortem) -> String {
-    match one.figures.largest_hole {
-        Some(hole) => {
-            format!(
-                "in {}, largest hole {}",
-                several(one.cache.segments_pinned, "pinned segment"),
-                size(hole)
-            )
-        }
-        None => "in pieces".to_string(),
-    }
+    let others = one.oom.neighbours.iter().map(|other| (other.pid, other.bytes));
+    limit + &oom::card_had(free, one.oom.size, by, others)
 }
 
 /// Why the request did not fit.
 pub(in crate::report) fn why(one: &PostMortem) -> String {
     let asked = size(one.oom.size);
+    let figures = &one.figures;
     match one.cause {
         OomCause::BadCap => return "the setting is wrong, not the program".to_string(),
         OomCause::Fragmentation => {
-            let free = size(one.figures.free);
-            let found = format!("{}: {free} free in cache, {}", one.cause.words(), holes(one));
-            return match one.figures.left {
-                Some(left) if !one.figures.is_free_enough() => {
-                    format!("{found}, and {} left; together {asked} would fit", size(left))
-                }
-                _ => format!("{found}; in one piece {asked} would fit"),
-            };
+            let pinned = several(one.cache.segments_pinned, "pinned segment");
+            return figures.in_pieces(&format!("in {pinned}, "));
         }
         OomCause::Cap
         | OomCause::Card
@@ -141,32 +85,21 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
         return format!("asked {asked}: more than the whole card has ({})", size(card));
     }
-    let short = match one.room() {
-        Some(_) if one.figures.over > 0 => {
-            let (over, missing) = (size(one.figures.over), size(one.figures.missing()));
-            format!(", {over} over the limit already: {missing} short")
+    let cache = &one.cache;
+    figures.too_much(one.room())
+        + &match one.oom.level {
+            Level::Tensor => oom::in_cache(
+                cache.allocated_bytes,
+                cache.free_in_segments_bytes,
+                cache.largest_free_block_bytes,
+                one.oom.size,
+            ),
+            Level::Driver if cache.releasable_bytes > 0 => {
+                let kept = size(cache.releasable_bytes);
+                format!("; PyTorch's cache keeps {kept} that no tensor uses")
+            }
+            Level::Driver => String::new(),
         }
-        Some(room) => format!(", {} left of the limit", size(room)),
-        None => String::new(),
-    };
-    let mut out = format!("{}: asked {asked}{short}", one.cause.words());
-    if one.oom.level == Level::Tensor {
-        out.push_str(&format!(
-            "; {} allocated, {} free in cache",
-            size(one.cache.allocated_bytes),
-            size(one.cache.free_in_segments_bytes)
-        ));
-        if one.cache.largest_free_block_bytes >= one.oom.size {
-            out.push_str(&format!(
-                " (a hole of {} would do, but it is another stream's or pool's)",
-                size(one.cache.largest_free_block_bytes)
-            ));
-        }
-    } else if one.cache.releasable_bytes > 0 {
-        let kept = size(one.cache.releasable_bytes);
-        out.push_str(&format!("; PyTorch's cache keeps {kept} that no tensor uses"));
-    }
-    out
 }
 
 /// The name of a part of the sum, in a few words.
@@ -231,11 +164,8 @@ pub(super) fn before(one: &PostMortem) -> Vec<String> {
     let oom = &one.oom;
     let mut all = Vec::new();
     if oom.absorbed > 0 {
-        let who = match oom.level {
-            Level::Tensor => "that PyTorch absorbed by emptying its cache",
-            Level::Driver => "after which the program went on",
-        };
-        all.push(format!("{} {who} (harmless)", several(oom.absorbed, "refusal")));
+        let how = oom::absorbed(oom.level == Level::Tensor);
+        all.push(format!("{} {how}", several(oom.absorbed, "refusal")));
     }
     if oom.requests > 1 {
         let since = seconds(oom.first_ns);

@@ -1,8 +1,17 @@
 //! One device's refusals since its last granted request, to decide whether the program survives them.
 //! Only arithmetic on times.
 
-use super::sums::Sums;
-use vramtrace_format::{RefusedBy, StackId};
+use vramtrace_format::{OomEvidence, PostMortem};
+
+/// The use of a device's memory at one moment, from sums only: cheap enough for every refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Everything that counts as this process's.
+    pub counted: u64,
+    /// Allocations.
+    pub live: u64,
+    pub contexts: u64,
+}
 
 /// The last refused request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,18 +19,11 @@ pub struct Refusal {
     pub time_ns: u64,
     /// A number that identifies the thread.
     pub thread: usize,
-    /// `None`: the framework gave up without a refusal.
-    pub by: Option<RefusedBy>,
-    pub size: u64,
     /// Bytes requested of the driver for it: a framework requests whole segments.
     pub whole: u64,
-    pub stack: StackId,
-    pub counted: u64,
-    /// 0 = none.
-    pub limit: u64,
-    pub driver_free: Option<u64>,
-    /// The use of the memory at that moment.
-    pub sums: Sums,
+    pub in_use: Use,
+    /// `by` is `None`: the framework gave up without a refusal.
+    pub event: PostMortem,
 }
 
 /// A program that is refused again after this time, with nothing granted in between, is out of memory.
@@ -67,8 +69,6 @@ pub struct Burst {
     reported: bool,
     /// Refusals that the program survived, since the last post-mortem.
     absorbed: u64,
-    /// The live bytes at the last walk over the holders, since the last granted request.
-    looked_at: Option<u64>,
 }
 
 impl Burst {
@@ -98,16 +98,6 @@ impl Burst {
         self.card.replace(card)
     }
 
-    /// Notes a walk over the holders of `live` bytes.
-    pub fn look(&mut self, live: u64) {
-        self.looked_at = Some(live);
-    }
-
-    /// Whether the holders are the same as at the last walk: nothing was granted or freed since.
-    pub fn is_looked_at(&self, live: u64) -> bool {
-        self.looked_at == Some(live)
-    }
-
     pub fn is_reported(&self) -> bool {
         self.reported
     }
@@ -134,17 +124,17 @@ impl Burst {
             last.thread == requested.thread
                 && requested.time_ns.saturating_sub(last.time_ns) < BEFORE_NS
                 // Another thread may have been granted a request meanwhile.
-                && (!given || last.size >= requested.size)
+                && (!given || last.event.size >= requested.event.size)
         });
         if by_driver.is_none() && given {
             self.absorb();
         }
-        let known = match by_driver {
-            Some(Refusal { by, whole, counted, limit, .. }) => {
-                Refusal { by, whole, counted, limit, ..requested }
-            }
-            None => requested,
-        };
+        let mut known = requested;
+        if let Some(last) = by_driver {
+            let PostMortem { by, counted, limit, .. } = last.event;
+            known.event = PostMortem { by, counted, limit, ..known.event };
+            known.whole = last.whole;
+        }
         self.run = self.run.max(1);
         self.last = Some(known);
         known
@@ -155,16 +145,18 @@ impl Burst {
         self.last.filter(|_| !given && !self.reported)
     }
 
-    /// Marks these refusals as reported. Returns those that were absorbed before.
-    pub fn report(&mut self) -> u64 {
+    /// Marks these refusals as reported. Returns this one with those that were absorbed before.
+    pub fn report(&mut self, refusal: Refusal, evidence: OomEvidence) -> Refusal {
         self.reported = true;
-        std::mem::take(&mut self.absorbed)
+        let absorbed = std::mem::take(&mut self.absorbed);
+        Refusal { event: PostMortem { evidence, absorbed, ..refusal.event }, ..refusal }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vramtrace_format::{DeviceId, RefusedBy, StackId};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -177,28 +169,33 @@ mod tests {
         Refusal {
             time_ns,
             thread: 1,
-            by: Some(RefusedBy::Cap),
-            size: 100,
             whole: 100,
-            stack: StackId(1),
-            counted: 950,
-            limit: 1000,
-            driver_free: None,
-            sums: Sums::default(),
+            in_use: Use::default(),
+            event: PostMortem {
+                device: DeviceId(0),
+                by: Some(RefusedBy::Cap),
+                evidence: OomEvidence::EndedRefused,
+                size: 100,
+                stack: StackId(1),
+                counted: 950,
+                limit: 1000,
+                driver_free: None,
+                cache: None,
+                largest_hole: None,
+                absorbed: 0,
+            },
         }
     }
 
-    #[test]
-    fn a_look_counts_until_something_is_given_or_gone() {
-        let mut burst = Burst::default();
-        refused(&mut burst, 1, true);
-        assert!(!burst.is_looked_at(0));
-        burst.look(700);
-        refused(&mut burst, 2, false);
-        assert!(burst.is_looked_at(700));
-        assert!(!burst.is_looked_at(600), "something was freed");
-        refused(&mut burst, 3, true);
-        assert!(!burst.is_looked_at(700), "something was given");
+    /// What a framework asks for that no call is known to have refused.
+    fn unrefused(time_ns: u64, size: u64) -> Refusal {
+        let known = refusal(time_ns);
+        let event = PostMortem { by: None, counted: 0, limit: 0, size, ..known.event };
+        Refusal { whole: size, event, ..known }
+    }
+
+    fn report(burst: &mut Burst) -> u64 {
+        burst.report(refusal(0), OomEvidence::StillRefused).event.absorbed
     }
 
     #[test]
@@ -209,7 +206,7 @@ mod tests {
         assert!(!refused(&mut burst, 5 * SECOND, true), "something was given in between");
         assert_eq!(burst.at_exit(true), None);
         assert_eq!(burst.at_exit(false), Some(refusal(5 * SECOND)));
-        assert_eq!(burst.report(), 2);
+        assert_eq!(report(&mut burst), 2);
         assert_eq!(burst.at_exit(false), None, "reported");
     }
 
@@ -258,40 +255,39 @@ mod tests {
         assert!(!refused(&mut burst, 2 * SECOND - 1, false));
         assert!(refused(&mut burst, 2 * SECOND, false));
         assert!(refused(&mut burst, 2 * SECOND + 1, false), "until it is reported");
-        burst.report();
+        report(&mut burst);
         assert!(!refused(&mut burst, 9 * SECOND, false));
         assert!(!refused(&mut burst, 10 * SECOND, true), "another burst begins");
         assert!(refused(&mut burst, 11 * SECOND, false));
-        assert_eq!(burst.report(), 5);
+        assert_eq!(report(&mut burst), 5);
     }
 
     #[test]
     fn who_refused_what_a_framework_gives_up() {
-        let requested = |time_ns| Refusal { by: None, counted: 0, limit: 0, ..refusal(time_ns) };
         let mut burst = Burst::default();
         refused(&mut burst, SECOND, true);
-        let known = burst.gave_up(Refusal { size: 90, whole: 90, ..requested(SECOND + 5) }, false);
-        assert_eq!((known.by, known.counted), (Some(RefusedBy::Cap), 950));
-        assert_eq!((known.size, known.whole), (90, 100));
+        let known = burst.gave_up(unrefused(SECOND + 5, 90), false);
+        assert_eq!((known.event.by, known.event.counted), (Some(RefusedBy::Cap), 950));
+        assert_eq!((known.event.size, known.whole), (90, 100));
         // Of another thread, or long ago, or smaller with something given since: not this one.
         for (thread, time_ns, given, size) in
             [(2, SECOND + 5, false, 1), (1, 3 * SECOND, false, 1), (1, SECOND + 5, true, 101)]
         {
             let mut burst = Burst::default();
             refused(&mut burst, SECOND, true);
-            let known = burst.gave_up(Refusal { thread, size, ..requested(time_ns) }, given);
-            assert_eq!(known.by, None);
+            let known = burst.gave_up(Refusal { thread, ..unrefused(time_ns, size) }, given);
+            assert_eq!(known.event.by, None);
         }
         let mut other = Burst::default();
         refused(&mut other, SECOND, true);
-        let known = other.gave_up(requested(SECOND + 5), true);
-        assert_eq!(known.by, Some(RefusedBy::Cap), "another thread was given something");
+        let known = other.gave_up(unrefused(SECOND + 5, 100), true);
+        assert_eq!(known.event.by, Some(RefusedBy::Cap), "another thread was given something");
     }
 
     #[test]
     fn one_that_was_not_reported_is_reported_at_the_exit() {
         let mut burst = Burst::default();
-        let requested = Refusal { by: None, ..refusal(SECOND) };
+        let requested = unrefused(SECOND, 100);
         burst.gave_up(requested, true);
         assert_eq!(burst.at_exit(false), Some(requested));
         assert_eq!(burst.at_exit(true), None);

@@ -34,9 +34,11 @@ impl Budget {
 }
 
 /// Who held it, and when.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Kept {
     pub time_ns: u64,
+    /// The live bytes then. With as many, nothing was given or freed since.
+    pub live: u64,
     pub held: Held,
 }
 

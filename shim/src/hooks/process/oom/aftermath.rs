@@ -1,10 +1,10 @@
 //! Records what follows a refusal. Libraries such as NVSHMEM and NCCL turn an out-of-memory into another
 //! error, or report nothing. So the next failed call and the exit status of the process are recorded.
 
+use super::names::with_names;
 use crate::driver::api::Api;
 use crate::driver::cuda::CUDA_ERROR_DEINITIALIZED;
-use crate::oom::names::Names;
-use crate::oom::sources::Sources;
+use crate::hooks::process::state::Process;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use core::ffi::{c_int, c_void};
@@ -65,14 +65,14 @@ impl Aftermath {
 
     /// Notes a call that returned an error.
     #[inline]
-    pub fn failed(&self, p: Sources, api: Api, result: i32) {
+    pub fn failed(&self, p: &Process, api: Api, result: i32) {
         if self.waits.load(Relaxed) && !ANSWERS.contains(&result) {
             self.note(p, api, result);
         }
     }
 
     #[cold]
-    fn note(&self, p: Sources, api: Api, result: i32) {
+    fn note(&self, p: &Process, api: Api, result: i32) {
         if self.waits.swap(false, Relaxed) {
             self.last.lock().error = Some((api, result));
             p.trace_writer.record(&Event::ErrorAfterRefusal { api: api as u16, result });
@@ -80,7 +80,7 @@ impl Aftermath {
     }
 
     /// Called when the process exits normally.
-    pub fn at_exit(&self, p: Sources) {
+    pub fn at_exit(&self, p: &'static Process) {
         let Last { refused: Some((device, refused)), error } =
             std::mem::take(&mut *self.last.lock())
         else {
@@ -94,29 +94,25 @@ impl Aftermath {
         if p.config.oom_report == OomReport::Off || status == 0 {
             return;
         }
-        let mut who = None;
-        p.trace_writer.look_up(|read| {
-            let mut names = Names::new(p, &p.trace_writer.this_process(), read);
-            who = names.library(refused.stack, false);
-        });
+        let who = with_names(p, |names| names.library(refused.stack, false));
         // The program itself, and PyTorch, report a refusal.
-        let Some(library) = who.filter(|library| !library.own && !library.is_torch_cache()) else {
+        let Some(library) = who.filter(|library| !library.own && !library.is_torch_cache) else {
             return;
         };
         let other = OtherLimit::of(|name| p.config.setting(name));
         let whose = match (refused.by, Figures::of_refused(&refused, other).cause()) {
-            (RefusedBy::Group, _) => "by the group's cap",
-            (_, Cause::Mps) => "by MPS (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)",
-            (_, Cause::Cgroup) => "by the kernel's cgroup (dmem.max)",
-            (RefusedBy::Driver, _) => "by the card",
-            _ => "by VRAMTRACE_CAP",
+            (RefusedBy::Group, _) => "the group's cap",
+            (_, Cause::Mps) => "MPS (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)",
+            (_, Cause::Cgroup) => "the kernel's cgroup (dmem.max)",
+            (RefusedBy::Driver, _) => "the card",
+            _ => "the cap",
         };
         let ended = match status {
             NO_STATUS => String::new(),
             status => format!("; the process ended with status {status}"),
         };
         log::line(format_args!(
-            "{} was refused {} on cuda:{} {whose} and went on; the next error was {} with {result}{ended}",
+            "{} was refused {} on cuda:{} by {whose} and went on; the next error was {} with {result}{ended}",
             library.title,
             Bytes(refused.size),
             device.0,

@@ -1,0 +1,351 @@
+//! The post-mortem: why the program is out of memory, in ten lines at most.
+//!
+//! | step | where |
+//! |---|---|
+//! | out of memory, or a refusal that the program absorbs | `burst` |
+//! | stacks that hold memory, and holes between blocks | `held` |
+//! | the same, kept from a refusal for the exit | `kept` |
+//! | source lines of stacks, libraries | `names` |
+//! | all figures together, as text | `message` |
+//! | the file, where one is wanted | `file` |
+//! | the next error, and how the process ends | `aftermath` |
+//!
+//! It is written when PyTorch gives up, at the exit if the last request on a device was refused, or at
+//! a refusal a second after the first with no request granted in between. No other follows for 60 s,
+//! except at the exit. The trace gets a `PostMortem` event and a `Neighbour` for each other process on
+//! the card, even where nothing is printed.
+//!
+//! It runs on the program's thread, often with a framework's lock held and on any stack. It takes short
+//! locks one at a time, keeps its copies on the recorder's heap, and calls nothing but NVML, if that is
+//! open.
+//!
+//! * **By whom.** The refusal is the last one of the same thread in the second before PyTorch gave
+//!   up. Without one, PyTorch's own memory fraction refused.
+//! * **The hot path** pays one load: a refusal asks the ledger to note the device's next allocation
+//!   or block.
+//! * **Figures of the refusal, not of the exit.** An interpreter frees its memory before the exit. So
+//!   each refusal stores the sums, and the holders (at most 128 stacks). Walks over the live memory may
+//!   take 1/100 of the time; two in a row are allowed, since a refused library empties its cache and
+//!   asks again. If the walk was omitted, the text says how old the holders are, and the sum names no
+//!   library.
+//! * **The card.** Its free bytes are read at the first refusal of a burst, so that the next ones pay
+//!   no reading; so are the other processes on it where the driver refused. A burst that begins within
+//!   0.2 ms of a reading (or ten times what it took) uses that one.
+//! * **Source lines** are read again from the trace file (`read/lookup.rs` of the format crate), so no interpreter is needed.
+//!   Native functions have no names here: they are in files, which `vramtrace oom` reads.
+
+mod aftermath;
+mod burst;
+mod file;
+pub mod held;
+mod kept;
+mod message;
+pub mod names;
+
+use crate::hooks::process::state::Process;
+use crate::model::ledger::{DEVICES, device_at, device_index};
+use crate::model::torch_totals::{CacheTotals, TorchTotals};
+use crate::runtime::errno;
+use crate::runtime::fallible::list_of;
+use crate::runtime::lock::Lock;
+use crate::runtime::log;
+use crate::runtime::own_stack;
+use crate::runtime::uncancelled::uncancelled;
+use aftermath::Aftermath;
+pub use aftermath::keep_exit_status;
+use burst::{Burst, CardReading, Refusal, Use};
+use held::Held;
+use kept::{Budget, Kept};
+use vramtrace_format::policy::OomReport;
+use vramtrace_format::{
+    CacheBytes, DeviceId, Event, OomEvidence, PostMortem, Refused, RefusedBy, StackId,
+};
+
+/// Least time between two post-mortems, except for the one at exit.
+const QUIET_S: u64 = 60;
+/// Stacks of a framework's blocks that are kept.
+const OF_BLOCKS_MOST: usize = 64;
+
+/// Other processes on a card and their bytes.
+type Neighbours = Vec<(u32, Option<u64>)>;
+
+pub struct OomReporter {
+    state: Lock<State>,
+    /// The error that follows a refusal, and the exit status.
+    pub aftermath: Aftermath,
+}
+
+struct State {
+    bursts: Box<[Burst]>,
+    /// Who held each device at one of the last refusals.
+    kept: Box<[Option<Kept>]>,
+    looks: Budget,
+    /// When the last one was reported.
+    reported_ns: Option<u64>,
+    /// Requests on which a framework's cache gave up.
+    cache_ooms: u32,
+}
+
+impl Default for OomReporter {
+    #[allow(clippy::disallowed_methods)] // once, at the start
+    fn default() -> OomReporter {
+        // Not constructed on the stack, which may be small.
+        let bursts = (0..DEVICES).map(|_| Burst::default()).collect();
+        let kept = (0..DEVICES).map(|_| None).collect();
+        let looks = Budget::default();
+        OomReporter {
+            state: Lock::new(State { bursts, kept, looks, reported_ns: None, cache_ooms: 0 }),
+            aftermath: Aftermath::default(),
+        }
+    }
+}
+
+/// What is written.
+struct Report {
+    /// With its evidence and with what was absorbed before.
+    refusal: Refusal,
+    held: Held,
+    /// How long before the refusal that was; `None`: at the refusal.
+    held_before_ns: Option<u64>,
+    neighbours: Neighbours,
+}
+
+impl State {
+    /// What is to be reported now, unless the last report was too recent.
+    fn report(&mut self, refusal: Refusal, evidence: OomEvidence) -> Option<Refusal> {
+        let quiet_ns = QUIET_S * 1_000_000_000;
+        if self.reported_ns.is_some_and(|last| refusal.time_ns.saturating_sub(last) < quiet_ns) {
+            return None;
+        }
+        self.reported_ns = Some(refusal.time_ns);
+        let burst = &mut self.bursts[device_index(refusal.event.device)];
+        Some(burst.report(refusal, evidence))
+    }
+
+    /// What is to be reported at the end.
+    fn at_exit(&mut self, device: DeviceId, given: bool) -> Option<Report> {
+        let index = device_index(device);
+        let burst = &mut self.bursts[index];
+        let neighbours = burst.neighbours();
+        let refusal = burst.at_exit(given)?;
+        let refusal = burst.report(refusal, OomEvidence::EndedRefused);
+        let kept = self.kept[index].take();
+        let kept = kept.unwrap_or_else(|| Kept { live: refusal.in_use.live, ..Kept::default() });
+        let before = (kept.live != refusal.in_use.live)
+            .then(|| refusal.time_ns.saturating_sub(kept.time_ns));
+        Some(Report { refusal, held: kept.held, held_before_ns: before, neighbours })
+    }
+}
+
+/// PyTorch's last totals of its cache.
+pub fn cache_of(totals: &TorchTotals, device: DeviceId) -> Option<CacheBytes> {
+    totals.of(device).map(in_format)
+}
+
+fn in_format(figures: CacheTotals) -> CacheBytes {
+    CacheBytes { allocated: figures.allocated, reserved: figures.reserved }
+}
+
+fn neighbours(p: &Process, device: DeviceId) -> Neighbours {
+    let device = p.devices.known(device);
+    device.map(|device| p.nvml.others_on(device)).unwrap_or_default()
+}
+
+/// The card's free bytes, all processes together. `None`: NVML is not open, or gives none.
+fn driver_free(p: &Process, device: DeviceId) -> Option<u64> {
+    let device = p.devices.known(device)?;
+    p.nvml.memory(device).map(|memory| memory.free)
+}
+
+/// The names of the libraries that requested memory by these stacks; the flag says that the memory is a
+/// block of PyTorch's cache. An empty name: not known.
+pub fn libraries(
+    p: &'static Process,
+    stacks: &[(StackId, bool)],
+) -> Vec<((StackId, bool), String)> {
+    names::with_names(p, |names| {
+        let named = stacks.iter().map(|&(stack, block)| {
+            let library = names.library(stack, block);
+            ((stack, block), library.map(|library| library.title).unwrap_or_default())
+        });
+        list_of(stacks.len(), named).unwrap_or_default()
+    })
+}
+
+impl OomReporter {
+    /// Before a refusal is recorded: the driver's free bytes. The card is read for the first refusal
+    /// of a burst, so that the next ones cost nothing, and not again within a moment.
+    pub fn look(&self, p: &Process, device: DeviceId, by: RefusedBy) -> Option<u64> {
+        let given = p.ledger.has_allocated(device);
+        p.ledger.await_allocation(device);
+        let (index, by_driver) = (device_index(device), by == RefusedBy::Driver);
+        let began_ns = p.clock.now_ns();
+        if let Some(free) = self.state.lock().bursts[index].begin(given, began_ns, by_driver) {
+            return free;
+        }
+        let driver_free = driver_free(p, device);
+        let neighbours = by_driver.then(|| neighbours(p, device));
+        let duration_ns = p.clock.now_ns().saturating_sub(began_ns);
+        let card = CardReading { driver_free, neighbours, began_ns, duration_ns };
+        // The reading that it replaces is freed after the lock is released.
+        let _before = self.state.lock().bursts[index].see(card);
+        driver_free
+    }
+
+    /// A request for device memory was refused, and recorded as `refused`.
+    #[cold]
+    pub fn refused(&self, p: &'static Process, device: DeviceId, refused: &Refused) {
+        self.aftermath.refused(device, refused);
+        let &Refused { size, stack, by, counted, limit, cache, .. } = refused;
+        let mut refusal = requested(p, device, size, stack, cache);
+        let driver_free = Some(refused.driver_free).filter(|free| *free > 0);
+        let event = PostMortem { by: Some(by), counted, limit, driver_free, ..refusal.event };
+        refusal.event = event;
+        // A group's figure is of all its members.
+        if by != RefusedBy::Group {
+            refusal.in_use.counted = counted;
+        }
+        let report = {
+            let mut state = self.state.lock();
+            let too_long = state.bursts[device_index(device)].refused(refusal);
+            // PyTorch reports its own out-of-memory.
+            let now = too_long && cache.is_none();
+            now.then(|| state.report(refusal, OomEvidence::StillRefused)).flatten()
+        };
+        match report {
+            Some(refusal) => write_now(p, refusal),
+            None => self.keep(p, &refusal),
+        }
+    }
+
+    /// PyTorch gives up on a request: called with its lock held.
+    #[cold]
+    pub fn gave_up(
+        &self,
+        p: &'static Process,
+        device: DeviceId,
+        size: u64,
+        stack: StackId,
+        figures: CacheTotals,
+    ) {
+        let requested = requested(p, device, size, stack, Some(in_format(figures)));
+        let given = p.ledger.has_allocated(device);
+        p.ledger.await_allocation(device);
+        let (known, report) = {
+            let mut state = self.state.lock();
+            state.cache_ooms = state.cache_ooms.saturating_add(1);
+            let known = state.bursts[device_index(device)].gave_up(requested, given);
+            (known, state.report(known, OomEvidence::FrameworkGaveUp))
+        };
+        let Some(mut refusal) = report else { return self.keep(p, &known) };
+        refusal.event.driver_free = driver_free(p, device);
+        write_now(p, refusal);
+    }
+
+    /// Requests on which a framework's cache gave up.
+    pub fn cache_ooms(&self) -> u32 {
+        self.state.lock().cache_ooms
+    }
+
+    /// Keeps the current holders for a report at exit, when the memory is freed. Walks once while
+    /// nothing changes, and otherwise within the time budget.
+    fn keep(&self, p: &'static Process, refusal: &Refusal) {
+        let (device, time_ns, live) = (refusal.event.device, refusal.time_ns, refusal.in_use.live);
+        let index = device_index(device);
+        {
+            let state = self.state.lock();
+            let is_same = state.kept[index].as_ref().is_some_and(|kept| kept.live == live);
+            if state.bursts[index].is_reported() || is_same || !state.looks.allows(time_ns) {
+                return;
+            }
+        }
+        let look = || held::look(p, device, OF_BLOCKS_MOST);
+        let Some(held) = own_stack::run(look) else { return };
+        let now_ns = p.clock.now_ns();
+        let _before = {
+            let mut state = self.state.lock();
+            state.looks.spend(now_ns, now_ns.saturating_sub(time_ns));
+            state.kept[index].replace(Kept { time_ns, live, held })
+        };
+    }
+
+    /// Called when the process exits normally. NVML may be shut down and the memory freed by now, so
+    /// kept figures are reported.
+    pub fn at_exit(&self, p: &'static Process) {
+        for device in (0..DEVICES).map(device_at) {
+            let given = p.ledger.has_allocated(device);
+            let found = self.state.lock().at_exit(device, given);
+            if let Some(report) = found {
+                own_stack::run(|| uncancelled(|| write(p, &report)));
+            }
+        }
+        own_stack::run(|| uncancelled(|| self.aftermath.at_exit(p)));
+    }
+}
+
+/// A request that was refused just now, with the use of the memory.
+fn requested(
+    p: &'static Process,
+    device: DeviceId,
+    size: u64,
+    stack: StackId,
+    cache: Option<CacheBytes>,
+) -> Refusal {
+    let live = p.ledger.live(device);
+    let (counted, contexts) = (p.cap.counted(device, live), p.contexts.bytes_on(device));
+    let event = PostMortem {
+        device,
+        by: None,
+        evidence: OomEvidence::EndedRefused,
+        stack,
+        size,
+        counted: 0,
+        limit: 0,
+        driver_free: None,
+        largest_hole: None,
+        absorbed: 0,
+        cache,
+    };
+    Refusal {
+        time_ns: p.clock.now_ns(),
+        // A number that is unique among live threads.
+        thread: errno::here().address(),
+        whole: size,
+        in_use: Use { counted, live, contexts },
+        event,
+    }
+}
+
+/// Reports a refusal with the holders and the other processes of this moment.
+#[cold]
+fn write_now(p: &'static Process, refusal: Refusal) {
+    let device = refusal.event.device;
+    let all = || {
+        let held = held::look(p, device, OF_BLOCKS_MOST);
+        let neighbours = neighbours(p, device);
+        write(p, &Report { refusal, held, held_before_ns: None, neighbours });
+    };
+    own_stack::run(|| uncancelled(all));
+}
+
+/// Writes the post-mortem to the trace and to stderr.
+#[cold]
+fn write(p: &'static Process, report: &Report) {
+    let found = message::findings(p, report);
+    p.trace_writer.record(&Event::PostMortem(found.event));
+    for &(pid, bytes) in &found.neighbours {
+        p.trace_writer.record(&Event::Neighbour { device: found.event.device, pid, bytes });
+    }
+    let text = match p.config.oom_report {
+        OomReport::Off => return,
+        _ => message::summary(&found),
+    };
+    if let Some(trace) = p.trace_writer.path().filter(|_| p.config.oom_report == OomReport::File) {
+        let Err(error) = file::write(&trace, &text) else { return };
+        log::line(format_args!(
+            "cannot write the post-mortem beside {}: {error}; it follows here",
+            trace.display()
+        ));
+    }
+    log::text(&text);
+}
