@@ -9,12 +9,12 @@ use std::ffi::{CStr, OsStr, OsString};
 use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use vramtrace_format::capspec::{self, CapError, CapSpec, Limit};
+use vramtrace_format::capspec::{self, CapSpec, Limit};
 use vramtrace_format::outspec;
-use vramtrace_format::policy::{self, GroupError, GroupSpec, Mode, OomReport};
+use vramtrace_format::policy::{self, GroupSpec, Mode, OomReport};
 use vramtrace_format::recordspec::{self, OVERHEAD_DEFAULT, Recording};
 use vramtrace_format::size;
-use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
+use vramtrace_format::stackspec::{self, Tensors};
 
 /// All variables. For others a line names the nearest of these.
 pub const KNOWN: [&str; 22] = [
@@ -112,30 +112,17 @@ impl Stacks {
     pub fn wanted(&self) -> bool {
         self.native || self.python
     }
-
-    /// `VRAMTRACE_STACKS`: languages with commas between, or `none`.
-    fn set(&mut self, text: &str) -> Result<(), NotLanguages> {
-        let Languages { native, python } = stackspec::languages(text)?;
-        *self = Stacks { native, python, ..*self };
-        Ok(())
-    }
-
-    /// `VRAMTRACE_STACK_DEPTH`: frames of each language.
-    fn set_depth(&mut self, text: &str) -> Result<(), NotADepth> {
-        let depth = stackspec::depth(text)?;
-        *self = Stacks { native_depth: depth, python_depth: depth, ..*self };
-        Ok(())
-    }
 }
 
 /// The limits that were set when the process began.
 #[derive(Clone, Debug, Default)]
 pub struct CapRules {
     pub spec: Option<CapSpec>,
-    /// The cap could not be parsed: every request is refused.
+    /// A cap could not be parsed: every request is refused.
     pub bad: bool,
     pub mode: Mode,
     pub soft: Option<Limit>,
+    /// With its cap, which is the process's if it has none.
     pub group: Option<GroupSpec>,
 }
 
@@ -143,13 +130,7 @@ pub struct Config {
     pub out: Out,
     /// Most bytes of the trace on disk; `None` = unlimited.
     pub max: Option<u64>,
-    /// `Err`: it could not be parsed, and every request must be refused.
-    pub cap: Result<Option<CapSpec>, CapError>,
-    pub cap_mode: Mode,
-    /// Soft limit.
-    pub cap_warn: Option<Limit>,
-    /// `Err`: as of `cap`.
-    pub cap_group: Result<Option<GroupSpec>, GroupError>,
+    pub rules: CapRules,
     pub stacks: Stacks,
     /// Stacks of PyTorch's blocks; never more than `stacks` allows.
     pub tensors: Tensors,
@@ -211,10 +192,7 @@ impl Config {
         let mut config = Config {
             out: Out::Default,
             max: Some(MAX_DEFAULT),
-            cap: Ok(None),
-            cap_mode: Mode::Refuse,
-            cap_warn: None,
-            cap_group: Ok(None),
+            rules: CapRules::default(),
             stacks: Stacks::default(),
             tensors: Tensors::Python,
             forward: true,
@@ -230,45 +208,118 @@ impl Config {
             complaints: Vec::new(),
         };
         for (name, value) in variables {
-            match name.to_str() {
-                Some("VRAMTRACE_OUT") => config.set_out(value),
-                Some("VRAMTRACE_MAX") => config.set_max(&value),
-                Some("VRAMTRACE_CAP") => config.set_cap(&value),
-                Some("VRAMTRACE_CAP_MODE") => config.set_cap_mode(&value),
-                Some("VRAMTRACE_CAP_WARN") => config.set_cap_warn(&value),
-                Some("VRAMTRACE_CAP_GROUP") => config.set_cap_group(&value),
-                Some("VRAMTRACE_STACKS") => config.set_stacks(&name, &value, Stacks::set),
-                Some("VRAMTRACE_STACK_DEPTH") => {
-                    config.set_stacks(&name, &value, Stacks::set_depth)
-                }
-                Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
-                Some("VRAMTRACE_FORWARD") => config.set_forward(&value),
-                Some("VRAMTRACE_RECORD") => config.set_recording(&value),
-                Some("VRAMTRACE_OVERHEAD") => config.set_overhead(&value),
-                Some("VRAMTRACE_EXCLUSIVE") => config.set_exclusive(&value),
-                Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
-                Some("VRAMTRACE_LIVE_DIR") => config.set_live_directory(value),
-                Some(hook) if OF_TESTS.contains(&hook) => config.set_hook(hook, value),
-                Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
-                    config.runtime_directory = Some(value.into())
-                }
-                Some(known) if KNOWN.contains(&known) => {}
-                Some(other) if SETTINGS.contains(&other) => {
-                    config.settings.push((other.into(), value.to_string_lossy().into_owned()));
-                }
-                _ if name.as_bytes().starts_with(b"VRAMTRACE_") => config.unknown(&name),
-                _ => {}
-            }
+            config.set(&name, value);
+        }
+        // A group without its own cap shares the process's.
+        let CapRules { spec, group, .. } = &mut config.rules;
+        if let Some(group) = group.as_mut().filter(|group| group.cap.is_none()) {
+            group.cap = spec.take();
         }
         config
     }
 
-    fn set_hook(&mut self, name: &str, value: OsString) {
-        match name.rsplit('_').next() {
-            Some("PANIC") => self.test_panic = value.into_string().ok(),
-            Some("CLOCK") => self.test_clock = !value.is_empty(),
-            // Read in `runtime::faults`.
-            _ => {}
+    fn set(&mut self, name: &OsStr, value: OsString) {
+        let text = value.to_string_lossy().into_owned();
+        let Some(known) = name.to_str() else { return self.unknown(name) };
+        // An empty cap is an error, not "no cap".
+        if text.is_empty() && known != "VRAMTRACE_CAP" && KNOWN.contains(&known) {
+            return;
+        }
+        let given = Given { name: known, text: &text };
+        match known {
+            "VRAMTRACE_OUT" => {
+                let parsed = outspec::parse(value.as_bytes()).map(|out| match out {
+                    outspec::Out::Default => Out::Default,
+                    outspec::Out::Off => Out::Off,
+                    outspec::Out::Pattern(_) => Out::Pattern(value.clone()),
+                });
+                self.take(given, parsed, "using the default name", |it, out| it.out = out);
+            }
+            "VRAMTRACE_MAX" => self.take(given, most(&text), "using 2GiB", |it, max| it.max = max),
+            "VRAMTRACE_CAP" => {
+                let parsed = capspec::parse(&text);
+                self.rules.bad |= parsed.is_err();
+                self.take(given, parsed, REFUSED, |it, spec| it.rules.spec = Some(spec));
+            }
+            "VRAMTRACE_CAP_GROUP" => {
+                let parsed = GroupSpec::parse(&text);
+                self.rules.bad |= parsed.is_err();
+                self.settings.push((known.into(), text.clone()));
+                self.take(given, parsed, REFUSED, |it, group| it.rules.group = Some(group));
+            }
+            "VRAMTRACE_CAP_MODE" => {
+                self.take(given, Mode::parse(&text), "using refuse", |it, mode| {
+                    it.rules.mode = mode
+                })
+            }
+            "VRAMTRACE_CAP_WARN" => {
+                let parsed = policy::soft(&text);
+                let instead = "there is no soft limit";
+                self.take(given, parsed, instead, |it, soft| it.rules.soft = Some(soft))
+            }
+            "VRAMTRACE_STACKS" => {
+                self.take(given, stackspec::languages(&text), DEFAULT, |it, of| {
+                    (it.stacks.native, it.stacks.python) = (of.native, of.python);
+                })
+            }
+            "VRAMTRACE_STACK_DEPTH" => {
+                self.take(given, stackspec::depth(&text), DEFAULT, |it, depth| {
+                    (it.stacks.native_depth, it.stacks.python_depth) = (depth, depth);
+                })
+            }
+            "VRAMTRACE_TENSORS" => {
+                self.take(given, stackspec::tensors(&text), DEFAULT, |it, of| it.tensors = of)
+            }
+            "VRAMTRACE_FORWARD" => {
+                let parsed = one_of(&text, ["on", "off"], "is not on or off");
+                self.take(given, parsed, DEFAULT, |it, forward| it.forward = forward)
+            }
+            "VRAMTRACE_RECORD" => {
+                let parsed = recordspec::recording(&text);
+                self.take(given, parsed, "using full", |it, recording| it.recording = recording)
+            }
+            "VRAMTRACE_OVERHEAD" => {
+                let parsed = recordspec::overhead(&text);
+                self.take(given, parsed, "using 2%", |it, overhead| it.overhead = overhead)
+            }
+            "VRAMTRACE_EXCLUSIVE" => {
+                let wrong = "is not 1 (no other process uses the card) or 0";
+                let parsed = one_of(&text, ["1", "0"], wrong);
+                self.take(given, parsed, DEFAULT, |it, exclusive| it.exclusive = exclusive)
+            }
+            "VRAMTRACE_OOM_REPORT" => {
+                let parsed = OomReport::parse(&text);
+                self.take(given, parsed, "using stderr", |it, report| it.oom_report = report)
+            }
+            "VRAMTRACE_LIVE_DIR" => {
+                let parsed = absolute(value).ok_or("is no absolute path");
+                self.take(given, parsed, DEFAULT, |it, path| it.live_directory = Some(path))
+            }
+            "XDG_RUNTIME_DIR" => self.runtime_directory = absolute(value),
+            // The others are read in `runtime::faults`.
+            _ if OF_TESTS.contains(&known) => match known {
+                "VRAMTRACE_TEST_PANIC" => self.test_panic = Some(text),
+                "VRAMTRACE_TEST_CLOCK" => self.test_clock = !text.is_empty(),
+                _ => {}
+            },
+            _ if SETTINGS.contains(&known) => self.settings.push((known.into(), text)),
+            _ if KNOWN.contains(&known) => {}
+            _ => self.unknown(name),
+        }
+    }
+
+    /// Puts what a variable says in its place. Of one that is not understood a line says what is done `instead`.
+    fn take<T, E: Display>(
+        &mut self,
+        given: Given,
+        parsed: Result<T, E>,
+        instead: &str,
+        put: impl FnOnce(&mut Config, T),
+    ) {
+        let Given { name, text } = given;
+        match parsed {
+            Ok(value) => put(self, value),
+            Err(why) => self.complaints.push(format!("{name}={text}: {why}; {instead}")),
         }
     }
 
@@ -279,184 +330,9 @@ impl Config {
         }
     }
 
-    fn set_out(&mut self, value: OsString) {
-        self.out = match outspec::parse(value.as_bytes()) {
-            Ok(outspec::Out::Default) => return,
-            Ok(outspec::Out::Off) => Out::Off,
-            Ok(outspec::Out::Pattern(_)) => Out::Pattern(value),
-            Err(why) => {
-                let shown = value.display();
-                self.complaints
-                    .push(format!("VRAMTRACE_OUT={shown}: {why}; using the default name"));
-                return;
-            }
-        };
-    }
-
-    fn set_live_directory(&mut self, value: OsString) {
-        match value.as_bytes().first() {
-            Some(b'/') => self.live_directory = Some(value.into()),
-            None => {}
-            Some(_) => self.complaints.push(format!(
-                "VRAMTRACE_LIVE_DIR={}: is no absolute path; using the default",
-                value.display()
-            )),
-        }
-    }
-
-    fn set_max(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        if text == "unlimited" {
-            self.max = None;
-            return;
-        }
-        if text.is_empty() {
-            return;
-        }
-        let why = match size::parse(&text) {
-            Ok(bytes) if bytes >= MAX_LEAST => {
-                self.max = Some(bytes);
-                return;
-            }
-            Ok(_) => "is below the minimum, 4MiB".to_string(),
-            Err(why) => format!("{why} or unlimited"),
-        };
-        self.complaints.push(format!("VRAMTRACE_MAX={text}: {why}; using 2GiB"));
-    }
-
-    fn set_cap(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        match capspec::parse(&text) {
-            Ok(spec) => self.cap = Ok(Some(spec)),
-            Err(why) => {
-                self.complaints.push(format!(
-                    "VRAMTRACE_CAP={text}: {why}; every request for GPU memory is refused"
-                ));
-                self.cap = Err(why);
-            }
-        }
-    }
-
-    fn set_cap_mode(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        match Mode::parse(&text) {
-            Ok(mode) => self.cap_mode = mode,
-            Err(_) if text.is_empty() => {}
-            Err(why) => {
-                self.complaints.push(format!("VRAMTRACE_CAP_MODE={text}: {why}; using refuse"))
-            }
-        }
-    }
-
-    fn set_cap_warn(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        match policy::soft(&text) {
-            Ok(soft) => self.cap_warn = Some(soft),
-            Err(_) if text.is_empty() => {}
-            Err(why) => self
-                .complaints
-                .push(format!("VRAMTRACE_CAP_WARN={text}: {why}; there is no soft limit")),
-        }
-    }
-
-    fn set_cap_group(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        if text.is_empty() {
-            return;
-        }
-        self.cap_group = GroupSpec::parse(&text).map(Some);
-        self.settings.push(("VRAMTRACE_CAP_GROUP".into(), text.clone().into_owned()));
-        if let Err(why) = &self.cap_group {
-            self.complaints.push(format!(
-                "VRAMTRACE_CAP_GROUP={text}: {why}; every request for GPU memory is refused"
-            ));
-        }
-    }
-
-    /// The limits. A group without its own cap shares the process's.
-    pub fn rules(&self) -> CapRules {
-        let mut spec = self.cap.as_ref().ok().cloned().flatten();
-        let mut group = self.cap_group.as_ref().ok().cloned().flatten();
-        if let Some(group) = &mut group
-            && group.cap.is_none()
-        {
-            group.cap = spec.take();
-        }
-        let bad = self.cap.is_err() || self.cap_group.is_err();
-        CapRules { spec, bad, mode: self.cap_mode, soft: self.cap_warn, group }
-    }
-
-    fn set_stacks<E: Display>(
-        &mut self,
-        name: &OsStr,
-        value: &OsStr,
-        set: impl Fn(&mut Stacks, &str) -> Result<(), E>,
-    ) {
-        let text = value.to_string_lossy();
-        if !text.is_empty()
-            && let Err(why) = set(&mut self.stacks, &text)
-        {
-            self.complaints.push(format!("{}={text}: {why}; using the default", name.display()));
-        }
-    }
-
-    fn set_tensors(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        if text.is_empty() {
-            return;
-        }
-        match stackspec::tensors(&text) {
-            Ok(tensors) => self.tensors = tensors,
-            Err(why) => {
-                self.complaints.push(format!("VRAMTRACE_TENSORS={text}: {why}; using the default"))
-            }
-        }
-    }
-
-    fn set_forward(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        match &*text {
-            "" => {}
-            "on" => self.forward = true,
-            "off" => self.forward = false,
-            _ => self
-                .complaints
-                .push(format!("VRAMTRACE_FORWARD={text}: is not on or off; using the default")),
-        }
-    }
-
-    fn set_recording(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        match recordspec::recording(&text) {
-            Ok(recording) => self.recording = recording,
-            Err(_) if text.is_empty() => {}
-            Err(why) => self.complaints.push(format!("VRAMTRACE_RECORD={text}: {why}; using full")),
-        }
-    }
-
-    fn set_overhead(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        match recordspec::overhead(&text) {
-            Ok(overhead) => self.overhead = overhead,
-            Err(_) if text.is_empty() => {}
-            Err(why) => self.complaints.push(format!("VRAMTRACE_OVERHEAD={text}: {why}; using 2%")),
-        }
-    }
-
     /// Whether samples of PyTorch's blocks are recorded.
     pub fn samples_blocks(&self) -> bool {
         self.recording == Recording::Sampled && self.tensors != Tensors::Off && self.out != Out::Off
-    }
-
-    fn set_exclusive(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        match &*text {
-            "" | "0" => self.exclusive = false,
-            "1" => self.exclusive = true,
-            _ => self.complaints.push(format!(
-                "VRAMTRACE_EXCLUSIVE={text}: is not 1 (no other process uses the card) or 0; using the default"
-            )),
-        }
     }
 
     /// Whether the forward operations of PyTorch's autograd nodes are kept. Both kinds of stacks are needed for it.
@@ -466,17 +342,6 @@ impl Config {
             && self.stacks.python
             && self.tensors != Tensors::Off
             && self.out != Out::Off
-    }
-
-    fn set_oom_report(&mut self, value: &OsStr) {
-        let text = value.to_string_lossy();
-        match OomReport::parse(&text) {
-            Ok(report) => self.oom_report = report,
-            Err(_) if text.is_empty() => {}
-            Err(why) => {
-                self.complaints.push(format!("VRAMTRACE_OOM_REPORT={text}: {why}; using stderr"))
-            }
-        }
     }
 
     /// Those of [`SETTINGS`] that were set when the process began to use its GPU, with their values.
@@ -492,6 +357,9 @@ impl Config {
     fn unknown(&mut self, name: &OsStr) {
         /// A name that differs by more is not proposed.
         const MOST_EDITS: usize = 4;
+        if !name.as_bytes().starts_with(b"VRAMTRACE_") {
+            return;
+        }
         let name = name.to_string_lossy();
         let nearest = KNOWN.into_iter().map(|known| (distance(known, &name), known)).min();
         self.complaints.push(match nearest {
@@ -501,6 +369,36 @@ impl Config {
             _ => format!("{name} is not a variable of vramtrace; docs/ENV.md lists them"),
         });
     }
+}
+
+/// A variable that is set.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    name: &'a str,
+    text: &'a str,
+}
+
+/// What is done in place of settings that are not understood: most of them, and limits.
+const DEFAULT: &str = "using the default";
+const REFUSED: &str = "every request for GPU memory is refused";
+
+fn most(text: &str) -> Result<Option<u64>, String> {
+    match size::parse(text) {
+        _ if text == "unlimited" => Ok(None),
+        Ok(bytes) if bytes >= MAX_LEAST => Ok(Some(bytes)),
+        Ok(_) => Err("is below the minimum, 4MiB".to_string()),
+        Err(why) => Err(format!("{why} or unlimited")),
+    }
+}
+
+/// Whether the text is the first of these words, not the second.
+fn one_of<'w>(text: &str, words: [&str; 2], wrong: &'w str) -> Result<bool, &'w str> {
+    let at = words.iter().position(|word| *word == text);
+    at.map(|at| at == 0).ok_or(wrong)
+}
+
+fn absolute(path: OsString) -> Option<PathBuf> {
+    path.as_bytes().starts_with(b"/").then(|| path.into())
 }
 
 /// The program runs with rights that its caller does not have (set-uid, file capabilities). The

@@ -9,7 +9,7 @@ fn nothing_set() {
     let config = config(&[("HOME", "/root"), ("PATH", "/bin")]);
     assert_eq!(config.out, Out::Default);
     assert_eq!(config.max, Some(2 << 30));
-    assert_eq!(config.cap, Ok(None));
+    assert!(config.rules.spec.is_none() && !config.rules.bad);
     assert_eq!(config.tensors, Tensors::Python);
     assert!(config.complaints.is_empty());
 }
@@ -25,7 +25,7 @@ fn another_users_environment_limits_and_names_no_files() {
     config.write_nothing();
     assert_eq!((config.out, config.runtime_directory), (Out::Off, None));
     assert_eq!(config.live_directory, None);
-    assert!(config.cap.unwrap().is_some());
+    assert!(config.rules.spec.is_some());
     assert!(!is_privileged());
 }
 
@@ -48,8 +48,7 @@ fn what_is_understood() {
     assert_eq!(config.live_directory, Some("/run/vramtrace".into()));
     assert_eq!(config.out, Out::Pattern("traces/%h.%p.%r.%e.%t.%%.vtrace".into()));
     assert_eq!(config.max, Some(64 << 20));
-    assert!(matches!(config.cap, Ok(Some(_))));
-    let rules = config.rules();
+    let rules = &config.rules;
     assert!(rules.spec.is_some() && !rules.bad);
     assert_eq!((rules.mode, rules.soft), (Mode::Warn, Some(Limit::Bytes(6 << 30))));
     assert_eq!(config.runtime_directory, Some("/run/user/7".into()));
@@ -112,18 +111,18 @@ fn what_is_not_understood_is_said_with_what_would_be_right() {
         assert!(line.contains(name) && line.contains(says), "{line}");
         assert_eq!(config.out, Out::Default);
         assert_eq!(config.max, Some(MAX_DEFAULT));
-        assert_eq!((config.cap_mode, config.cap_warn), (Mode::Refuse, None));
+        assert_eq!((config.rules.mode, config.rules.soft), (Mode::Refuse, None));
     }
-    assert!(config(&[("VRAMTRACE_CAP", "much")]).rules().bad);
-    assert!(config(&[("VRAMTRACE_CAP_GROUP", "a/b")]).rules().bad);
+    assert!(config(&[("VRAMTRACE_CAP", "much")]).rules.bad);
+    assert!(config(&[("VRAMTRACE_CAP_GROUP", "a/b")]).rules.bad);
 }
 
 #[test]
 fn a_group_shares_the_cap_unless_it_has_its_own() {
-    let shared = config(&[("VRAMTRACE_CAP", "8GiB"), ("VRAMTRACE_CAP_GROUP", "job")]).rules();
+    let shared = config(&[("VRAMTRACE_CAP", "8GiB"), ("VRAMTRACE_CAP_GROUP", "job")]).rules;
     assert!(shared.spec.is_none() && shared.group.unwrap().cap.is_some());
     let both = config(&[("VRAMTRACE_CAP", "8GiB"), ("VRAMTRACE_CAP_GROUP", "job:9GiB")]);
-    assert!(both.rules().spec.is_some() && both.rules().group.unwrap().cap.is_some());
+    assert!(both.rules.spec.is_some() && both.rules.group.unwrap().cap.is_some());
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl TraceWriter {
             live: AtomicPtr::new(null_mut()),
             identity: AtomicPtr::new(null_mut()),
             out: config.out.clone(),
-            group: config.cap_group.as_ref().ok().cloned().flatten().map(|group| group.name),
+            group: config.rules.group.as_ref().map(|group| group.name.clone()),
             max: config.max,
             directories: Directories {
                 given: config.live_directory.clone(),

@@ -115,7 +115,7 @@ impl Process {
             sites: Sites::new(),
             capture: Capture::new(&config),
             ledger: Ledger::new(),
-            cap: Cap::new(config.rules(), facts),
+            cap: Cap::new(config.rules.clone(), facts),
             pools: Pools::default(),
             graphs: Graphs::default(),
             executable_graphs: ExecutableGraphs::default(),
