@@ -1,6 +1,5 @@
 //! Work before each call: reads due figures, applies new caps, and reports limits that were crossed.
 
-use crate::hooks::process::limit_events::limits;
 use crate::hooks::process::nvml_reading::Due;
 use crate::hooks::process::refresh::refresh_usage;
 use crate::hooks::process::state::Process;
@@ -8,6 +7,7 @@ use crate::model::cap::{Crossing, News};
 use crate::model::devices::Device;
 use crate::runtime::hash_table::CROWDED;
 use crate::runtime::log;
+use crate::trace_writer::maintenance::ProcessView;
 use std::sync::atomic::Ordering;
 use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::size::{AsGiven, Bytes};
@@ -69,7 +69,7 @@ pub fn change_limit(p: &'static Process, device: DeviceId, limit: Option<u64>) {
 fn limit_changed(p: &'static Process, device: DeviceId) {
     CROWDED.store(true, Ordering::Relaxed);
     look(p, device);
-    limits(p, device, &mut |event| p.trace_writer.record(event));
+    p.limits(device, &mut |event| p.trace_writer.record(event));
 }
 
 /// Reads NVML's figure and the reserves before the first limit takes effect: without a trace and a cap

@@ -297,7 +297,7 @@ macro_rules! export {
 
 macro_rules! body {
     ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), pass) => {{
-        $process.usage.count($api);
+        let _ = $process;
         $call.leave_if_requested();
         $call.forward()
     }};
@@ -310,7 +310,6 @@ macro_rules! body {
         super::proc_address::$version($process, $call, $($arg),*)
     }};
     ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
-        $process.usage.count($api);
         crate::hooks::families::$($hook)+($process, $call, $($arg),*)
     }};
 }

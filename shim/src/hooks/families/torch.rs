@@ -87,24 +87,17 @@ pub(super) fn recorded(
         rare();
         p.torch_totals.unknown_free();
     }
-    report(p, api, device, totals);
+    report(p, device, totals);
 }
 
 /// Stores the totals that the call reports, and records them if that is due: at the first call of a device it is.
 #[inline(always)]
-pub(super) fn report(p: &'static Process, api: Api, device: DeviceId, totals: CacheTotals) -> bool {
+pub(super) fn report(p: &'static Process, device: DeviceId, totals: CacheTotals) -> bool {
     let is_due = p.torch_totals.update(device, totals);
     if is_due {
-        totals_due(p, api, device, totals);
+        record_totals(p, device, totals);
     }
     is_due
-}
-
-#[cold]
-#[inline(never)]
-fn totals_due(p: &'static Process, api: Api, device: DeviceId, totals: CacheTotals) {
-    p.usage.count(api);
-    record_totals(p, device, totals);
 }
 
 #[cold]
@@ -165,7 +158,6 @@ fn block_site(
     stream: u64,
     capture: u64,
 ) -> SiteId {
-    p.usage.count(api);
     torch_streams::note_recorded(p);
     let target = Target { context: ContextId(0), device };
     let pool = p.torch_captures.pool(capture);
@@ -190,7 +182,7 @@ pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
 /// gives up.
 pub fn out_of_memory(
     p: &'static Process,
-    api: Api,
+    _: Api,
     size: i64,
     allocated: usize,
     reserved: usize,
@@ -201,8 +193,7 @@ pub fn out_of_memory(
     let (size, stack) = (size.max(0) as u64, stacks::stack(p));
     crate::model::torch_requests::forget();
     if p.config.tensors != Tensors::Off {
-        p.usage.count(api);
-        report(p, api, device, CacheTotals { allocated, reserved });
+        report(p, device, CacheTotals { allocated, reserved });
         p.trace_writer.record(&Event::CacheOom { device, size, allocated, reserved, stack });
     }
     p.oom.gave_up(p, device, size, stack, CacheTotals { allocated, reserved });

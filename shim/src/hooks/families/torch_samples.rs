@@ -108,7 +108,7 @@ pub fn memory(
         }
     }
     sampling.note(device, totals);
-    if report(p, api, device, totals) {
+    if report(p, device, totals) {
         p.trace_writer.record(&sampling.counts(device));
     }
 }

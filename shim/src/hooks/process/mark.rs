@@ -1,6 +1,6 @@
 //! Phases that the program marks. They are recorded as they come.
 
-use crate::hooks::process::early_ranges::{self, Early};
+use crate::hooks::process::early_ranges;
 use crate::hooks::process::nvtx_strings::registered;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::mark_id;
@@ -40,7 +40,7 @@ pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32
     let name = whole(domain, name);
     match known(process) {
         Some(process) => process.mark(id(process, &name), Mark::Push),
-        None => Early::push(name, None),
+        None => early_ranges::push(name, None),
     }
     0
 }
@@ -48,7 +48,7 @@ pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32
 pub fn pop(process: Option<&'static Process>, _domain: usize) -> i32 {
     match known(process) {
         Some(process) => process.mark(0, Mark::Pop),
-        None => Early::pop(),
+        None => early_ranges::pop(),
     }
     0
 }
@@ -65,14 +65,14 @@ pub fn start(process: Option<&'static Process>, domain: usize, name: &str) -> u6
         }
         None => {
             let number = NEXT.fetch_add(1, Ordering::Relaxed) as u64 & u64::from(u32::MAX);
-            Early::push(name, Some(number));
+            early_ranges::push(name, Some(number));
             number
         }
     }
 }
 
 pub fn end(process: Option<&'static Process>, range: u64) {
-    let Some(process) = known(process) else { return Early::end(range) };
+    let Some(process) = known(process) else { return early_ranges::end(range) };
     let name = match range >> 32 {
         // It began before the process had a state.
         0 => early_ranges::name_of(range),
@@ -84,7 +84,7 @@ pub fn end(process: Option<&'static Process>, range: u64) {
 /// Records the ranges that were opened early, as soon as the process has a state.
 fn known(process: Option<&'static Process>) -> Option<&'static Process> {
     if let Some(process) = process {
-        process.mark_early();
+        early_ranges::record(process);
     }
     process
 }

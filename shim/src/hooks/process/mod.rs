@@ -6,7 +6,6 @@ pub mod device_query;
 pub mod early_ranges;
 pub mod graph_reserves;
 pub mod hot_page;
-pub mod limit_events;
 pub mod live_sites;
 pub mod mark;
 pub mod nvml_reading;

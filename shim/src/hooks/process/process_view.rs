@@ -1,7 +1,6 @@
 //! The process state that the trace writer reads: totals, limits, checkpoints.
 
 use crate::driver::depth::SAMPLED_ONE_OF;
-use crate::hooks::process::limit_events;
 use crate::hooks::process::state::Process;
 use crate::model::block_sampling::BlockSampling;
 use crate::model::history::Phases;
@@ -11,8 +10,16 @@ use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId, Summ
 
 impl ProcessView for Process {
     fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
-        if self.cap.is_set() {
-            limit_events::limits(self, device, emit);
+        if !self.cap.is_set() {
+            return;
+        }
+        emit(&Event::Cap { device, bytes: self.cap.limit(device) });
+        let (only_warns, soft) = (self.cap.only_warns(), self.cap.soft_limit(device));
+        if only_warns || soft.is_some() {
+            emit(&Event::CapPolicy { device, only_warns, soft });
+        }
+        if let Some(bytes) = self.cap.group_limit(device) {
+            emit(&Event::GroupCap { device, bytes });
         }
     }
 

@@ -152,12 +152,6 @@ impl Process {
         self.phases.mark(&self.ledger, self.clock.now_ns(), name, mark);
         self.trace_writer.record(&Event::Mark { name, mark });
     }
-
-    /// Records the ranges that were opened before the process had a state.
-    #[inline]
-    pub fn mark_early(&self) {
-        early_ranges::record(&self.names, &self.trace_writer, |name, mark| self.mark(name, mark));
-    }
 }
 
 /// Not inlined, so that one value at a time is on the stack.
@@ -253,7 +247,7 @@ fn make_now() -> &'static Process {
                 process.cap.obeys(live.page().last_order_word());
             }
             record_settings(process);
-            process.mark_early();
+            early_ranges::record(process);
             patched_entries::look(&process.patchers, &process.trace_writer, Noted::AtOnce);
             process
         }

@@ -4,13 +4,13 @@ use crate::driver::cuda::Ctx;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::hooks::process::device_query;
-use crate::hooks::process::limit_events;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::say_once;
 use crate::model::contexts::Target;
 use crate::model::contexts::{Arrival, Context};
 use crate::model::devices::Device;
 use crate::model::ledger::{DEVICES, device_index};
+use crate::trace_writer::maintenance::ProcessView;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicBool;
 use vramtrace_format::{ContextId, DeviceId};
@@ -104,7 +104,7 @@ pub fn known_device(p: &'static Process, id: DeviceId) -> Option<&'static Device
                 format!("more than {most} devices: the recorder has the totals of all further ones as one")
             });
         }
-        limit_events::record_cap(p, id);
+        p.limits(id, &mut |event| p.trace_writer.record(event));
     })
 }
 

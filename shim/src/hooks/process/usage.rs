@@ -1,4 +1,4 @@
-//! Which entry points were called, and which calls may have bypassed the hooks.
+//! Which entry points without a hook were called, and which calls may have bypassed the hooks.
 
 use crate::config::{Config, TEST_HOOKS};
 use crate::driver::api::Api;
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use vramtrace_format::{Definition, Event};
 
 pub struct EntryPointUsage {
-    used: [AtomicBool; Api::COUNT],
+    /// Entry points without a hook that were called.
     noted: [AtomicBool; Api::COUNT],
     /// The number of the entry point whose hook is to panic once (a test); else `NEVER`.
     panic_at: AtomicU32,
@@ -37,7 +37,6 @@ impl EntryPointUsage {
         let name = config.test_panic.as_deref().unwrap_or("");
         let panic_at = Api::from_name(name.as_bytes()).map_or(NEVER, |api| api as u32);
         EntryPointUsage {
-            used: [const { AtomicBool::new(false) }; Api::COUNT],
             noted: [const { AtomicBool::new(false) }; Api::COUNT],
             panic_at: AtomicU32::new(panic_at),
             panicked: AtomicBool::new(false),
@@ -46,23 +45,8 @@ impl EntryPointUsage {
         }
     }
 
-    /// Marks an entry point as used. It stores only once and does not count, so that threads do not
-    /// contend for a cache line at every call.
-    #[inline]
-    pub fn count(&self, api: Api) {
-        let used = &self.used[api as usize];
-        if !used.load(Ordering::Relaxed) {
-            used.store(true, Ordering::Relaxed);
-        }
-    }
-
-    pub fn used(&self, api: Api) -> bool {
-        self.used[api as usize].load(Ordering::Relaxed)
-    }
-
-    /// Marks it as used, and records once that it was passed through.
+    /// Records once that an entry point was passed through.
     pub fn note(&self, trace: &TraceWriter, api: Api) {
-        self.count(api);
         if !self.noted[api as usize].swap(true, Ordering::Relaxed) {
             trace.record(&Event::PassedThrough { api: api as u16 });
         }
