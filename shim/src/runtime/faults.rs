@@ -27,7 +27,7 @@ pub enum Site {
     State,
     /// A window in the tail file.
     Tail,
-    /// The live page, where it cannot be shared.
+    /// The lock on the live page's file.
     Live,
     /// Shared memory: the live page, the page of a group.
     Segment,

@@ -107,14 +107,10 @@ pub fn remove(directory: &Opened, name: &CStr) -> Result<(), Wrong> {
 pub fn directory<'t>(table: &'t Table, path: &[u8]) -> Result<Opened<'t>, Wrong> {
     let opened = opened(table, None, &c_string(path)?)?;
     checked_stat(&opened)?;
-    // SAFETY: a struct of our own, for which zeros are a value.
-    unsafe {
-        let mut fs: libc::statfs = std::mem::zeroed();
-        match system::fstatfs(opened.number(), &mut fs) {
-            0 if fs.f_type as u64 == TMPFS => Ok(opened),
-            0 => Err(Wrong::NotInMemory),
-            _ => Err(errno()),
-        }
+    match system::fstatfs(opened.number()) {
+        Some(fs) if fs.f_type as u64 == TMPFS => Ok(opened),
+        Some(_) => Err(Wrong::NotInMemory),
+        None => Err(errno()),
     }
 }
 
@@ -182,19 +178,13 @@ pub fn names(directory: &Opened) -> Result<Vec<CString>, Wrong> {
 
 /// The attributes of an open file or directory, if owner and mode are right.
 pub fn checked_stat(opened: &Opened) -> Result<libc::stat, Wrong> {
-    // SAFETY: a struct of our own.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        if system::fstat(opened.number(), &mut stat) != 0 {
-            return Err(errno());
-        }
-        if stat.st_uid != user() {
-            return Err(Wrong::Owner(stat.st_uid));
-        }
-        match stat.st_mode & 0o077 {
-            0 => Ok(stat),
-            _ => Err(Wrong::Mode(stat.st_mode & 0o777)),
-        }
+    let stat = system::fstat(opened.number()).ok_or_else(errno)?;
+    if stat.st_uid != user() {
+        return Err(Wrong::Owner(stat.st_uid));
+    }
+    match stat.st_mode & 0o077 {
+        0 => Ok(stat),
+        _ => Err(Wrong::Mode(stat.st_mode & 0o777)),
     }
 }
 
@@ -204,13 +194,9 @@ fn open_error(directory: Option<&Opened>, name: &CStr, errno: i32) -> Wrong {
     if errno != libc::EACCES {
         return why;
     }
-    // SAFETY: a C string and a struct of our own.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        match system::stat_of_name(number(directory), name, &mut stat) {
-            0 if stat.st_uid != user() => Wrong::Owner(stat.st_uid),
-            _ => why,
-        }
+    match system::stat_of_name(number(directory), name) {
+        Some(stat) if stat.st_uid != user() => Wrong::Owner(stat.st_uid),
+        _ => why,
     }
 }
 

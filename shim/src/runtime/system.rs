@@ -3,6 +3,7 @@
 //! of the program and sees races where two tasks use one stack after the other.
 
 use core::ffi::{CStr, c_int, c_long};
+use core::mem::MaybeUninit;
 use libc::syscall;
 
 pub fn openat(directory: c_int, name: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
@@ -15,9 +16,17 @@ pub fn close(number: c_int) -> c_int {
     unsafe { syscall(libc::SYS_close, number) as c_int }
 }
 
-pub fn fstat(number: c_int, stat: &mut libc::stat) -> c_int {
-    // SAFETY: on machines of 64 bits the C library's structure is the kernel's.
-    unsafe { syscall(libc::SYS_fstat, number, &raw mut *stat) as c_int }
+/// `None`: errno says why.
+pub fn fstat(number: c_int) -> Option<libc::stat> {
+    // SAFETY: fills the structure: on machines of 64 bits the C library's is the kernel's.
+    filled(|stat| unsafe { syscall(libc::SYS_fstat, number, stat) })
+}
+
+/// A structure that a system call fills.
+fn filled<T>(call: impl FnOnce(*mut T) -> c_long) -> Option<T> {
+    let mut about = MaybeUninit::zeroed();
+    // SAFETY: these are structures of numbers, for which zeros are a value.
+    (call(about.as_mut_ptr()) == 0).then(|| unsafe { about.assume_init() })
 }
 
 /// Whether a process, or one that has ended and was not waited for, has this pid.
@@ -27,18 +36,16 @@ pub fn exists(pid: u32) -> bool {
     unsafe { syscall(libc::SYS_kill, pid, 0) == 0 || super::errno::get() != libc::ESRCH }
 }
 
-/// Of the name itself, if it is a link.
-pub fn stat_of_name(directory: c_int, name: &CStr, stat: &mut libc::stat) -> c_int {
+/// Of the name itself, if it is a link. `None`: errno says why.
+pub fn stat_of_name(directory: c_int, name: &CStr) -> Option<libc::stat> {
     let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: a C string, and a structure as above.
-    unsafe {
-        syscall(libc::SYS_newfstatat, directory, name.as_ptr(), &raw mut *stat, flags) as c_int
-    }
+    filled(|stat| unsafe { syscall(libc::SYS_newfstatat, directory, name.as_ptr(), stat, flags) })
 }
 
-pub fn fstatfs(number: c_int, stat: &mut libc::statfs) -> c_int {
-    // SAFETY: on machines of 64 bits the C library's structure is the kernel's.
-    unsafe { syscall(libc::SYS_fstatfs, number, &raw mut *stat) as c_int }
+pub fn fstatfs(number: c_int) -> Option<libc::statfs> {
+    // SAFETY: as above.
+    filled(|stat| unsafe { syscall(libc::SYS_fstatfs, number, stat) })
 }
 
 pub fn read(number: c_int, into: &mut [u8]) -> isize {

@@ -1,13 +1,13 @@
 //! The grid of an open trace: which slots of the file are taken, reserved or free, the windows that are not
 //! completely in the trace, and the place and memory of the next one.
 
+use super::credit::Credit;
 use super::failure::Failure;
 use super::file::OpenFile;
 use super::retention::Retention;
 use super::slots::Slots;
 use super::tail::Tail;
 use super::window::Window;
-use super::write_credit::WriteCredit;
 use crate::runtime::fallible::{MakeRoom, TryPush};
 use crate::runtime::hash_table::{self, NoMemory};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -27,8 +27,8 @@ pub(super) struct Grid {
     /// Ranges of slots that are reserved in the file for the next windows.
     pub(super) reserved: Vec<Reserved>,
     pub(super) tail: Option<Tail>,
-    /// For writes without a tail.
-    pub(super) credit: WriteCredit,
+    /// Nanoseconds for writes without a tail.
+    pub(super) credit: Credit,
     pub(super) retention: Retention,
 }
 

@@ -5,12 +5,24 @@
 //! goes on: its window begins with the records of a recording that was off since then, and a checkpoint follows. Caps,
 //! totals and definitions are not affected.
 
+use super::attempts::Attempts;
 use super::failure::Failure;
 use super::{HELD, RUNNING, TraceWriter};
 use crate::runtime::log;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vramtrace_format::Definition;
+
+#[derive(Default)]
+pub(super) struct Held {
+    /// To open the file.
+    pub(super) opening: Attempts,
+    /// Events that were lost since the last time it went on.
+    pub(super) lost: AtomicU64,
+    /// The lines about the pause and its end were printed.
+    said: AtomicBool,
+    said_end: AtomicBool,
+}
 
 impl TraceWriter {
     /// This thread cannot make room for an event, which is lost.
@@ -18,17 +30,14 @@ impl TraceWriter {
     pub(super) fn hold(&self, failure: Failure) {
         self.held.lost.fetch_add(1, Ordering::Relaxed);
         // With totals alone little is lost, and a later checkpoint has it.
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        if self.state.compare_exchange(RUNNING, HELD, order.0, order.1).is_ok() {
+        if self.turn(RUNNING, HELD) {
             self.short.end();
             self.say_held(failure, &self.path().unwrap_or_else(|| self.wanted()));
         }
     }
 
     pub(super) fn say_held(&self, failure: Failure, path: &Path) {
-        if let Some(live) = self.live() {
-            live.recording(false);
-        }
+        self.show_recording(false);
         if !self.held.said.swap(true, Ordering::Relaxed) {
             log::line(format_args!(
                 "cannot record into {}: {failure}; recording pauses until a thread can, the program goes on",
@@ -41,23 +50,17 @@ impl TraceWriter {
     pub(super) fn resume_held(&self, now_ns: u64) {
         match self.trace().map(|trace| trace.resume(now_ns)) {
             Some(Err(failure)) => self.fail(failure, now_ns),
-            _ => {
-                let order = (Ordering::AcqRel, Ordering::Relaxed);
-                if self.state.compare_exchange(HELD, RUNNING, order.0, order.1).is_ok() {
-                    self.went_on();
-                }
-            }
+            _ if self.turn(HELD, RUNNING) => self.went_on(),
+            _ => {}
         }
     }
 
     /// Recording goes on, and lacks the events that were lost.
     pub(super) fn went_on(&self) {
         let lost = self.held.lost.swap(0, Ordering::Relaxed);
-        if let Some(live) = self.live() {
-            live.recording(true);
-        }
+        self.show_recording(true);
         if lost > 0 {
-            self.held.owes_checkpoint.store(true, Ordering::Relaxed);
+            self.owes_checkpoint.store(true, Ordering::Relaxed);
             self.due_ns.store(0, Ordering::Relaxed);
         }
         if self.held.said.load(Ordering::Relaxed) {
@@ -71,13 +74,12 @@ impl TraceWriter {
         }
     }
 
-    /// Does what other threads could not. True: events are missing, and a checkpoint is due.
-    pub(super) fn catch_up(&self, now_ns: u64) -> bool {
+    /// Does what other threads could not.
+    pub(super) fn catch_up(&self, now_ns: u64) {
         if self.state.load(Ordering::Acquire) == HELD {
             self.resume_held(now_ns);
         } else if let Some(Err(failure)) = self.trace().map(|trace| trace.catch_up(now_ns)) {
             self.fail(failure, now_ns);
         }
-        self.held.owes_checkpoint.swap(false, Ordering::Relaxed)
     }
 }

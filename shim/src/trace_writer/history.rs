@@ -6,11 +6,63 @@
 //! of events came, and at the end.
 
 use super::TraceWriter;
-use super::history_state::{COPY_MOST, EVERY_NS, HistoryKeeper, PART, SHARE};
 use super::maintenance::{Maintenance, ProcessView};
 use super::trace::Trace;
-use crate::model::history::Copy;
-use vramtrace_format::{DeviceId, HeldBytes};
+use crate::model::history::{Copy, History, OverTime};
+
+/// A copy takes at most one part in so many of the limit, and at most so many bytes.
+const PART: u64 = 32;
+const COPY_MOST: u64 = 4 << 20;
+/// The first copy is written when one part in so many of the limit is used; later ones after so much of it, and after so
+/// many times the bytes of the last copy.
+const FIRST: u64 = 4;
+const AGAIN: u64 = 8;
+const TIMES: u64 = 8;
+/// Time from the begin of a copy to the next one, and as a multiple of what the last one took.
+const EVERY_NS: u64 = 1_000_000_000;
+const SHARE: u64 = 100;
+
+pub(super) struct HistoryKeeper {
+    history: History,
+    /// Most bytes of the trace.
+    limit: u64,
+    copy: Option<Copy>,
+    copies: u32,
+    /// Bytes of event windows when the last copy began, and its own.
+    since_bytes: u64,
+    last_bytes: u64,
+    due_ns: u64,
+    cost_ns: u64,
+}
+
+impl HistoryKeeper {
+    pub(super) fn new(limit: u64) -> HistoryKeeper {
+        HistoryKeeper {
+            history: History::new(limit),
+            limit,
+            copy: None,
+            copies: 0,
+            since_bytes: 0,
+            last_bytes: 0,
+            due_ns: 0,
+            cost_ns: 0,
+        }
+    }
+
+    /// The last copy is lost: another one is due.
+    pub(super) fn lost(&mut self) {
+        (self.copies, self.copy) = (0, None);
+    }
+
+    fn is_copy_due(&self, event_bytes: u64, now_ns: u64) -> bool {
+        let grown = event_bytes.saturating_sub(self.since_bytes);
+        let least = match self.copies {
+            0 => self.limit / FIRST,
+            _ => (self.limit / AGAIN).max(TIMES * self.last_bytes),
+        };
+        grown >= least && now_ns >= self.due_ns
+    }
+}
 
 impl TraceWriter {
     /// Does a slice of the history's work. True: there is more to do at the next call. `trace`: `None` while events are
@@ -22,24 +74,22 @@ impl TraceWriter {
         trace: Option<&Trace>,
         now_ns: u64,
     ) -> bool {
-        let keeper = &mut maintenance.history;
-        let Some(history) = &mut keeper.history else { return false };
+        let Some(keeper) = &mut maintenance.history else { return false };
         if trace.is_none() {
             keeper.copy = None;
         }
-        if let (Some(_), Some(trace)) = (&keeper.copy, trace) {
-            self.copy_slice(keeper, trace, now_ns);
-            return true;
+        match trace {
+            Some(trace) if keeper.copy.is_some() => self.copy_slice(keeper, trace, now_ns),
+            _ if keeper.history.is_due(now_ns) => {
+                let clock = || self.clock.now_ns();
+                keeper.history.slice(view.ledger(), view.phases(), now_ns, clock);
+                return !keeper.history.is_idle();
+            }
+            Some(trace) if keeper.is_copy_due(trace.event_bytes(), now_ns) => {
+                self.begin_copy(keeper, view, trace, now_ns);
+            }
+            _ => return false,
         }
-        if history.is_due(now_ns) {
-            history.slice(view.ledger(), view.phases(), now_ns, || self.clock.now_ns());
-            return !history.is_idle();
-        }
-        let Some(trace) = trace.filter(|trace| keeper.is_copy_due(trace.event_bytes(), now_ns))
-        else {
-            return false;
-        };
-        self.begin_copy(keeper, trace, now_ns);
         true
     }
 
@@ -51,54 +101,54 @@ impl TraceWriter {
         trace: &Trace,
         now_ns: u64,
     ) {
-        let keeper = &mut maintenance.history;
+        let Some(keeper) = &mut maintenance.history else { return };
         if !trace.with_retention(|retention| retention.has_erased()) {
             return;
         }
         while keeper.copy.is_some() {
             self.copy_slice(keeper, trace, now_ns);
         }
-        let Some(history) = &mut keeper.history else { return };
-        history.sample_now(view.ledger(), view.phases(), now_ns);
-        self.begin_copy(keeper, trace, now_ns);
+        keeper.history.sample_now(view.ledger(), view.phases(), now_ns);
+        self.begin_copy(keeper, view, trace, now_ns);
         while keeper.copy.is_some() {
             self.copy_slice(keeper, trace, now_ns);
         }
     }
 
-    /// The time of the history ends here.
-    pub(super) fn end_held_over_time(&self, view: &impl ProcessView) {
-        let Some(mut maintenance) = self.maintenance.try_lock() else { return };
-        if let Some(history) = &mut maintenance.history.history {
-            history.end(view.ledger(), view.phases(), self.clock.now_ns());
-        }
+    /// How much each device held for how long, up to now, where the process ends. `None`: the trace has no limit, or
+    /// another thread is at work.
+    pub(super) fn held_over_time(&self, view: &impl ProcessView) -> Option<OverTime> {
+        let mut maintenance = self.maintenance.try_lock()?;
+        let history = &mut maintenance.history.as_mut()?.history;
+        Some(history.held_over_time(view.ledger(), view.phases(), self.clock.now_ns()))
     }
 
-    /// How much a device held for how long. `None`: the trace has no limit, or another thread is at work.
-    pub(super) fn held_over_time(&self, device: DeviceId) -> Option<HeldBytes> {
-        self.maintenance.try_lock()?.history.history.as_ref()?.held_over_time(device)
-    }
-
-    fn begin_copy(&self, keeper: &mut HistoryKeeper, trace: &Trace, now_ns: u64) {
+    fn begin_copy(
+        &self,
+        keeper: &mut HistoryKeeper,
+        view: &impl ProcessView,
+        trace: &Trace,
+        now_ns: u64,
+    ) {
         keeper.copies = keeper.copies.saturating_add(1);
         keeper.since_bytes = trace.event_bytes();
         (keeper.due_ns, keeper.cost_ns) = (now_ns, 0);
         trace.with_retention(|retention| retention.history_begins(trace.sequence()));
         let most = (keeper.limit / PART).min(COPY_MOST);
-        let copy = Copy::begin(keeper.copies, most, &mut |event| self.record(event));
+        let copy = Copy::begin(keeper.copies, most, view.ledger(), &mut |event| self.record(event));
         keeper.copy = Some(copy);
     }
 
     fn copy_slice(&self, keeper: &mut HistoryKeeper, trace: &Trace, now_ns: u64) {
-        let (Some(history), Some(copy)) = (&mut keeper.history, &mut keeper.copy) else { return };
-        let done = copy.slice(history, &mut |event| self.record(event));
+        let Some(copy) = &mut keeper.copy else { return };
+        let done = copy.slice(&keeper.history, &mut |event| self.record(event));
         keeper.cost_ns += self.clock.now_ns().saturating_sub(now_ns);
         if !done {
             return;
         }
         keeper.last_bytes = copy.bytes();
         if copy.is_cut() {
-            history.shrink();
+            keeper.history.shrink();
         }
         keeper.copy = None;
         let pause_ns = EVERY_NS.max(keeper.cost_ns.saturating_mul(SHARE));

@@ -7,9 +7,11 @@
 use super::TraceWriter;
 use super::identity::Identity;
 use super::live_lock::{self, LiveLock};
+use super::named_file::within_limit;
+use crate::config::Config;
 use crate::runtime::directory;
 use crate::runtime::escapes::escapes;
-use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::hash_table;
 use crate::runtime::private_table::{self, Opened, Table};
 use crate::runtime::secure_dir::{self, Wrong};
 use crate::runtime::segment::{self, Segment};
@@ -39,21 +41,12 @@ pub struct PublishedPage {
     pub elsewhere: Option<WrongDirectory>,
 }
 
-/// The directories that the environment names.
-#[derive(Clone, Debug, Default)]
-pub struct Directories {
-    /// `VRAMTRACE_LIVE_DIR`.
-    pub given: Option<PathBuf>,
-    /// `XDG_RUNTIME_DIR`.
-    pub runtime: Option<PathBuf>,
-}
-
 impl PublishedPage {
     /// Creates the page and its file, in the first directory that can hold it. `Err`: there is no page;
     /// it says what the user can correct.
     pub fn create(
         table: &Table,
-        directories: &Directories,
+        config: &Config,
         identity: &Identity,
         recorder: &TraceWriter,
         recording: bool,
@@ -66,19 +59,18 @@ impl PublishedPage {
             Ok(()) => Ok(directory),
             Err(what) => Err(WrongDirectory { path: directory, what }),
         };
-        let given = directories.given.as_deref().map(|given| announced(of_user(given)));
-        let (in_given, elsewhere) = match given {
-            Some(Ok(directory)) => (Some(directory), None),
-            Some(Err(wrong)) => (None, Some(wrong)),
-            None => (None, None),
+        let given = config.live_directory.as_deref().map(|given| announced(of_user(given)));
+        let (directory, elsewhere) = match given {
+            Some(Ok(directory)) => (directory, None),
+            other => {
+                let mut wrong = None;
+                let mut places = places(config.runtime_directory.as_deref()).into_iter();
+                let directory = places
+                    .find_map(|place| announced(place).map_err(|why| wrong = Some(why)).ok())
+                    .ok_or_else(|| wrong.filter(|wrong| wrong.what.is_correctable()))?;
+                (directory, other.and_then(Result::err))
+            }
         };
-        let mut wrong = None;
-        let directory = in_given.or_else(|| {
-            let places = places(directories.runtime.as_deref()).into_iter();
-            places.map(announced).find_map(|place| place.map_err(|why| wrong = Some(why)).ok())
-        });
-        let directory =
-            directory.ok_or_else(|| wrong.filter(|wrong| wrong.what.is_correctable()))?;
         let c_string = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(|_| None);
         let file = name.to_string();
         let live = PublishedPage {
@@ -126,7 +118,7 @@ impl PublishedPage {
     /// they have stored there. If the file was truncated, changed or removed, it is created again. A
     /// few system calls, in a task.
     pub fn copy(&self) {
-        if self.page.state() != Some(LiveState::Ended) && may_write(LIVE_BYTES as u64) {
+        if self.page.state() != Some(LiveState::Ended) && within_limit(LIVE_BYTES as u64).is_ok() {
             // Without a task the copy is as it was.
             let _ = private_table::run(|table| self.write_copy(table));
         }
@@ -179,25 +171,12 @@ impl fmt::Display for WrongDirectory {
 /// The memory of the page, with its id if it is shared. If no memory can be shared it is private: then
 /// readers and orders use the file.
 fn memory() -> Option<(&'static Words, Option<i32>)> {
-    match Segment::create() {
-        Ok(Segment { words, id }) => Some((words, Some(id))),
-        Err(_) => private().map(|words| (words, None)),
+    if let Ok(Segment { words, id }) = Segment::create() {
+        return Some((words, Some(id)));
     }
-}
-
-fn private() -> Option<&'static Words> {
-    let (access, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    if !pages_granted(Site::Live) {
-        return None;
-    }
-    // SAFETY: a fresh mapping, all zeros, which is never undone.
-    unsafe {
-        match libc::mmap(std::ptr::null_mut(), LIVE_BYTES, access, flags, -1, 0) {
-            libc::MAP_FAILED => None,
-            at => Some(&*at.cast()),
-        }
-    }
+    let private = hash_table::pages(LIVE_BYTES).ok()?;
+    // SAFETY: fresh pages, all zeros, which are never given back.
+    Some((unsafe { &*private.cast() }, None))
 }
 
 fn live_process(identity: &Identity, recorder: &TraceWriter) -> LiveProcess {
@@ -224,25 +203,15 @@ fn live_owner(identity: &Identity) -> LiveOwner {
     }
 }
 
-/// Whether writing this many bytes would not raise SIGXFSZ.
-fn may_write(bytes: u64) -> bool {
-    // SAFETY: a struct of our own.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 && limit.rlim_cur >= bytes
-    }
-}
-
 /// Whether it is a regular file with one name; makes it inaccessible to others.
 fn is_plain_and_closed(file: i32) -> bool {
-    // SAFETY: a struct of our own.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        system::fstat(file, &mut stat) == 0
-            && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+    // SAFETY: takes no pointers.
+    let close = || unsafe { libc::fchmod(file, 0o600) } == 0;
+    system::fstat(file).is_some_and(|stat| {
+        stat.st_mode & libc::S_IFMT == libc::S_IFREG
             && (stat.st_nlink, stat.st_uid) == (1, secure_dir::user())
-            && (stat.st_mode & 0o077 == 0 || libc::fchmod(file, 0o600) == 0)
-    }
+            && (stat.st_mode & 0o077 == 0 || close())
+    })
 }
 
 /// The directory of this user in one that users share, as [`memory::directory`] is in /dev/shm.

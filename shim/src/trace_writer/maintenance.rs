@@ -1,10 +1,12 @@
 //! Periodic work at the end of a call, outside all locks: totals at each new window, slices of
 //! checkpoints, the live page, and once a second writing windows to the trace.
 
-use super::history_state::HistoryKeeper;
+use super::credit::Credit;
+use super::history::HistoryKeeper;
 use super::live::PublishedPage;
-use super::switch_state::Switch;
+use super::switch::Switch;
 use super::{BEHIND, HELD, LEFT_TO_ASK, PAUSED, RUNNING, SILENT, TOTALS, TraceWriter};
+use crate::config::Config;
 use crate::model::history::Phases;
 use crate::model::ledger::{Cursor, Ledger};
 use crate::runtime::private_table::{self, NoTask, Table};
@@ -17,11 +19,11 @@ use vramtrace_format::{Counters, Definition, DeviceId, Event, LiveDevice, Summar
 /// step has evicted: with samples of blocks, for programs that stay on, they are made less often.
 const EVERY_NS: u64 = 1_000_000;
 const EVERY_NS_SAMPLED: u64 = 20_000_000;
-const CREDIT_MOST: u64 = 64;
+const FIGURES_MOST: i64 = 64;
 /// Time between two copies of the live page to its file, and the number of copies that may be made at
 /// once, so that the file is exact for programs with few calls.
 const COPY_EVERY_NS: u64 = 1_000_000_000;
-const COPIES_MOST: u64 = 8;
+const COPIES_MOST: i64 = 8;
 /// While calls come, a copy of the trace without its tail lacks at most this much.
 const WRITE_EVERY_NS: u64 = 1_000_000_000;
 /// Both open files in a task, whose cost depends on the file systems: there is at least this many times
@@ -54,15 +56,8 @@ pub trait ProcessView {
     /// What the history samples.
     fn ledger(&self) -> &Ledger;
     fn phases(&self) -> &Phases;
-    fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
     /// The small parts of a checkpoint: contexts, mappings, pools, graphs, the driver's own memory.
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
-    fn checkpoint_slice(
-        &self,
-        cursor: &mut Cursor,
-        budget: usize,
-        emit: &mut dyn FnMut(&Event),
-    ) -> bool;
 }
 
 /// What the hooks cost, by a sample of their calls.
@@ -87,38 +82,17 @@ pub struct Maintenance {
     last_cost: u64,
     /// The event window in which totals were last recorded.
     noted: Option<u64>,
-    /// When the live page's figures are due.
+    /// When the live page's figures are due, and how many more times they may be stored without delay.
     figures_due_ns: u64,
     figures_every_ns: u64,
-    /// When they were last stored, and how many more times they may be stored without delay.
-    figures_ns: u64,
-    credit: u64,
-    copies: Copies,
+    figures: Credit,
+    /// How many more times the live page may be copied.
+    copies_every_ns: u64,
+    copies: Credit,
     /// When the next checkpoint is due in a trace that only keeps totals.
     totals_due_ns: u64,
-    /// A checkpoint is due, because earlier events are not in the file.
-    pub(super) cut: bool,
-    pub(super) history: HistoryKeeper,
+    pub(super) history: Option<HistoryKeeper>,
     pub(super) switch: Switch,
-}
-
-/// How many more times the live page may be copied; replenished over time.
-struct Copies {
-    left: u64,
-    earned_ns: u64,
-    /// Time in which one more is earned.
-    every_ns: u64,
-}
-
-impl Copies {
-    fn take(&mut self, now_ns: u64) -> bool {
-        let earned = now_ns.saturating_sub(self.earned_ns) / self.every_ns;
-        self.earned_ns += earned * self.every_ns;
-        self.left = self.left.saturating_add(earned).min(COPIES_MOST);
-        let may = self.left > 0;
-        self.left -= u64::from(may);
-        may
-    }
 }
 
 struct Running {
@@ -127,38 +101,23 @@ struct Running {
 }
 
 impl Maintenance {
-    /// `samples`: samples of blocks are recorded.
-    pub(super) fn new(max: Option<u64>, samples: bool, switch: Switch) -> Maintenance {
+    pub(super) fn new(config: &Config) -> Maintenance {
         Maintenance {
-            max,
+            max: config.max,
             last_id: 0,
             running: None,
             since_bytes: 0,
             last_cost: 0,
             noted: None,
             figures_due_ns: 0,
-            figures_every_ns: if samples { EVERY_NS_SAMPLED } else { EVERY_NS },
-            figures_ns: 0,
-            credit: CREDIT_MOST,
-            copies: Copies { left: COPIES_MOST, earned_ns: 0, every_ns: COPY_EVERY_NS },
+            figures_every_ns: if config.samples_blocks() { EVERY_NS_SAMPLED } else { EVERY_NS },
+            figures: Credit::new(FIGURES_MOST, 0),
+            copies_every_ns: COPY_EVERY_NS,
+            copies: Credit::new(COPIES_MOST, 0),
             totals_due_ns: 0,
-            cut: false,
-            history: HistoryKeeper::new(max),
-            switch,
+            history: config.max.map(HistoryKeeper::new),
+            switch: Switch::new(config.runtime_directory.as_deref()),
         }
-    }
-
-    /// When the figures are due again: at the next call while there is credit, which is replenished
-    /// over time. So programs with few calls are shown exactly, others once in `figures_every_ns`.
-    fn next_figures(&mut self, now_ns: u64) -> u64 {
-        let earned = now_ns.saturating_sub(self.figures_ns) / self.figures_every_ns;
-        self.figures_ns = now_ns;
-        self.credit = self.credit.saturating_add(earned).min(CREDIT_MOST);
-        if self.credit == 0 {
-            return now_ns + self.figures_every_ns;
-        }
-        self.credit -= 1;
-        now_ns
     }
 
     /// Bytes of events between two checkpoints: few enough that the events before a peak are a small
@@ -212,73 +171,102 @@ impl TraceWriter {
 
     /// Does the work that is due. `end`: the process ends, so everything is done now.
     #[cold]
-    #[allow(clippy::disallowed_methods)] // lists of one for each device at most
     pub fn maintain(&self, view: &impl ProcessView, end: bool) {
         let Some(mut guard) = self.maintenance.try_lock() else { return };
         let maintenance = &mut *guard;
-        let mut copied = false;
         let now_ns = self.clock.now_ns();
         self.follow_switch(maintenance, view, now_ns, end);
-        maintenance.cut |= self.catch_up(now_ns);
+        self.catch_up(now_ns);
         let state = self.state.load(Ordering::Acquire);
         let trace = self.trace().filter(|_| state == RUNNING || state == TOTALS);
-        let sequence = trace.map(|trace| trace.sequence());
-        let new_window = sequence.is_some() && maintenance.noted != sequence;
-        let stale = self.stale.swap(false, Ordering::Relaxed);
-        if end || new_window || stale || now_ns >= maintenance.figures_due_ns {
-            self.noted.fetch_and(!BEHIND, Ordering::Relaxed);
-            let devices = view.devices().into_iter();
-            let counters: Vec<Counters> = devices.map(|device| view.counters(device)).collect();
-            if let Some(sequence) = sequence.filter(|_| end || new_window) {
-                self.note(view, &counters, sequence);
-                view.others(end, &mut |event| self.record(event));
-            }
-            if let Some(live) = self.live() {
-                let figures: Vec<LiveDevice> =
-                    counters.iter().map(|counters| view.live_device(counters)).collect();
-                live.update(now_ns, &figures);
-                copied = !end && maintenance.copies.take(now_ns);
-            }
-            (maintenance.noted, maintenance.figures_due_ns) =
-                (sequence, maintenance.next_figures(now_ns));
-        }
-        let kept = trace.or(self.trace().filter(|_| matches!(state, PAUSED | HELD)));
+        let copied = self.store_figures(maintenance, view, trace, now_ns, end);
+        let kept = self.trace().filter(|_| matches!(state, RUNNING | TOTALS | PAUSED | HELD));
         let written = kept.filter(|_| now_ns >= self.write_due_ns.load(Ordering::Relaxed));
         if written.is_some() {
             self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
         }
-        if maintenance.running.is_some() && trace.is_some() {
-            self.slice(maintenance, view, if end { usize::MAX } else { SLICE });
-        } else if let Some(trace) = trace {
-            let grown = trace.event_bytes() - maintenance.since_bytes;
-            let due = match state {
-                _ if maintenance.cut => true,
-                TOTALS => {
-                    (end || now_ns >= maintenance.totals_due_ns)
-                        && self.room_for_totals(maintenance, now_ns, end)
-                }
-                _ => maintenance.max.is_some_and(|max| grown >= maintenance.interval(max)),
-            };
-            if due {
-                self.begin(maintenance, view);
-                if end {
-                    self.slice(maintenance, view, usize::MAX);
-                }
-            }
+        let mut samples = false;
+        if let Some(trace) = trace {
+            self.keep_checkpoints(maintenance, view, trace, now_ns, end);
         }
-        let samples = match trace {
+        match trace {
             Some(trace) if end => {
                 own_stack::run(|| self.end_history(maintenance, view, trace, now_ns));
-                false
             }
-            _ => state != SILENT && self.keep_history(maintenance, view, trace, now_ns),
-        };
+            _ if state == SILENT => {}
+            _ => samples = self.keep_history(maintenance, view, trace, now_ns),
+        }
         let busy = samples || maintenance.running.is_some() && trace.is_some();
         self.due_ns.store(if busy { 0 } else { maintenance.figures_due_ns }, Ordering::Relaxed);
         // Other threads go on with a checkpoint meanwhile.
         drop(guard);
         if copied || written.is_some() {
             self.write_files(written, self.live().filter(|_| copied), now_ns);
+        }
+    }
+
+    /// Stores figures in the live page and, in each new window, in the trace, if they are due. True: the page is to be
+    /// copied.
+    fn store_figures(
+        &self,
+        maintenance: &mut Maintenance,
+        view: &impl ProcessView,
+        trace: Option<&Trace>,
+        now_ns: u64,
+        end: bool,
+    ) -> bool {
+        let sequence = trace.map(Trace::sequence);
+        let new_window = sequence.is_some() && maintenance.noted != sequence;
+        let stale = self.stale.swap(false, Ordering::Relaxed);
+        if !(end || new_window || stale || now_ns >= maintenance.figures_due_ns) {
+            return false;
+        }
+        self.noted.fetch_and(!BEHIND, Ordering::Relaxed);
+        let counters = counters(view);
+        if let Some(sequence) = sequence.filter(|_| end || new_window) {
+            self.note(view, &counters, sequence);
+            view.others(end, &mut |event| self.record(event));
+        }
+        maintenance.noted = sequence;
+        // At the next call while there is credit: so programs with few calls are shown exactly.
+        let every_ns = maintenance.figures_every_ns;
+        let at_once = maintenance.figures.has_any(now_ns, every_ns);
+        maintenance.figures.spend(at_once.into());
+        maintenance.figures_due_ns = if at_once { now_ns } else { now_ns + every_ns };
+        let Some(live) = self.live() else { return false };
+        let figures = counters.iter().map(|counters| view.live_device(counters));
+        #[allow(clippy::disallowed_methods)] // one for each device at most
+        live.update(now_ns, &figures.collect::<Vec<LiveDevice>>());
+        let copied = !end && maintenance.copies.has_any(now_ns, maintenance.copies_every_ns);
+        maintenance.copies.spend(copied.into());
+        copied
+    }
+
+    /// Begins a checkpoint if one is due, or writes on.
+    fn keep_checkpoints(
+        &self,
+        maintenance: &mut Maintenance,
+        view: &impl ProcessView,
+        trace: &Trace,
+        now_ns: u64,
+        end: bool,
+    ) {
+        let is_running = maintenance.running.is_some();
+        let grown = trace.event_bytes() - maintenance.since_bytes;
+        let is_due = is_running
+            || self.owes_checkpoint.load(Ordering::Relaxed)
+            || match self.state.load(Ordering::Acquire) {
+                TOTALS => {
+                    (end || now_ns >= maintenance.totals_due_ns)
+                        && room_for_totals(maintenance, trace, now_ns, end)
+                }
+                _ => maintenance.max.is_some_and(|max| grown >= maintenance.interval(max)),
+            };
+        if is_due && !is_running {
+            self.begin(maintenance, view, trace);
+        }
+        if end || is_running {
+            self.slice(maintenance, view, if end { usize::MAX } else { SLICE });
         }
     }
 
@@ -305,7 +293,7 @@ impl TraceWriter {
 
     /// The summary at the trace's end.
     fn sum_up(&self, view: &impl ProcessView) {
-        self.end_held_over_time(view);
+        let held_over_time = self.held_over_time(view);
         let driver = view.summary_of_driver();
         let (cache_ooms, has_driver_memory) = (view.cache_ooms(), driver.is_some());
         self.record(&Event::SummaryBegin { cache_ooms, has_driver_memory });
@@ -314,7 +302,8 @@ impl TraceWriter {
             records += 1;
             match *event {
                 Event::SummaryDevice { counters, .. } => {
-                    let held = self.held_over_time(DeviceId(counters.device));
+                    let device = DeviceId(counters.device);
+                    let held = held_over_time.as_ref().and_then(|sums| sums.of(device));
                     self.record(&Event::SummaryDevice { counters, held });
                 }
                 _ => self.record(event),
@@ -332,9 +321,9 @@ impl TraceWriter {
             trace.map_or(Ok(()), Trace::flush)
         };
         let done = private_table::run(work);
-        let pause_ns = self.pause_after(now_ns);
+        let pause_ns = SHARE * self.clock.now_ns().saturating_sub(now_ns);
         if live.is_some() {
-            self.maintenance.lock().copies.every_ns = COPY_EVERY_NS.max(pause_ns);
+            self.maintenance.lock().copies_every_ns = COPY_EVERY_NS.max(pause_ns);
         }
         let Some(trace) = trace else { return };
         self.write_due_ns.store(now_ns + WRITE_EVERY_NS.max(pause_ns), Ordering::Relaxed);
@@ -348,10 +337,8 @@ impl TraceWriter {
 
     /// The file was truncated: what is live is recorded again by a checkpoint.
     fn go_on_after_cut(&self, trace: &Trace) {
-        let mut maintenance = self.maintenance.lock();
-        maintenance.cut = true;
-        maintenance.history.lost();
-        drop(maintenance);
+        self.maintenance.lock().history.iter_mut().for_each(HistoryKeeper::lost);
+        self.owes_checkpoint.store(true, Ordering::Relaxed);
         self.due_ns.store(0, Ordering::Relaxed);
         let text = format!(
             "{}: the file was truncated while it was written; records in the lost part are missing",
@@ -361,11 +348,6 @@ impl TraceWriter {
             log::line(format_args!("{text}; the program and the recording go on"));
         }
         self.define(&Definition::Note { text });
-    }
-
-    /// Least time until work that began at `began_ns`, and ends now, begins again.
-    fn pause_after(&self, began_ns: u64) -> u64 {
-        SHARE * self.clock.now_ns().saturating_sub(began_ns)
     }
 
     /// Writes everything recorded so far to the file, with the current figures.
@@ -407,13 +389,13 @@ impl TraceWriter {
         }
     }
 
-    fn begin(&self, maintenance: &mut Maintenance, view: &impl ProcessView) {
-        let Some(trace) = self.trace() else { return };
+    fn begin(&self, maintenance: &mut Maintenance, view: &impl ProcessView, trace: &Trace) {
+        self.owes_checkpoint.store(false, Ordering::Relaxed);
         let id = maintenance.last_id + 1;
-        (maintenance.last_id, maintenance.cut) = (id, false);
+        maintenance.last_id = id;
         maintenance.since_bytes = trace.event_bytes();
         trace.with_retention(|retention| retention.checkpoint_begins(trace.sequence()));
-        view.begin_checkpoint(id, &mut || self.record(&Event::CheckpointBegin { id }));
+        view.ledger().begin_checkpoint(id, || self.record(&Event::CheckpointBegin { id }));
         let mut records = 0;
         view.others(false, &mut |event| self.record(event));
         view.checkpoint_frame(id, &mut |event| {
@@ -423,23 +405,22 @@ impl TraceWriter {
         maintenance.running = Some(Running { cursor: Cursor::new(id), records });
     }
 
-    /// Writes the rest of a checkpoint that is being written.
-    pub(super) fn finish_checkpoint(&self, maintenance: &mut Maintenance, view: &impl ProcessView) {
-        self.slice(maintenance, view, usize::MAX);
-    }
-
-    fn slice(&self, maintenance: &mut Maintenance, view: &impl ProcessView, budget: usize) {
-        let id = maintenance.last_id;
-        let Some(running) = &mut maintenance.running else { return };
-        let Running { cursor, records } = running;
-        let done = view.checkpoint_slice(cursor, budget, &mut |event| {
+    /// Writes on the checkpoint that is being written, by about so many records.
+    pub(super) fn slice(
+        &self,
+        maintenance: &mut Maintenance,
+        view: &impl ProcessView,
+        budget: usize,
+    ) {
+        let Some(Running { cursor, records }) = &mut maintenance.running else { return };
+        let done = view.ledger().checkpoint_slice(cursor, budget, &mut |event| {
             *records += 1;
             self.record(event);
         });
         if !done {
             return;
         }
-        self.record(&Event::CheckpointEnd { id });
+        self.record(&Event::CheckpointEnd { id: maintenance.last_id });
         maintenance.last_cost = *records * RECORD_BYTES;
         maintenance.running = None;
         if let Some(trace) = self.trace() {
@@ -447,20 +428,25 @@ impl TraceWriter {
         }
     }
 
-    /// If nothing can be punched, each checkpoint takes room permanently: they are written at doubling
-    /// intervals, and the last room is reserved for the one at the end.
-    fn room_for_totals(&self, maintenance: &mut Maintenance, now_ns: u64, end: bool) -> bool {
-        let Some(trace) = self.trace() else { return false };
-        maintenance.totals_due_ns = now_ns.saturating_mul(2);
-        // It may have grown since the last one, and takes whole windows.
-        let cost = 2 * maintenance.last_cost + (4 << 18);
-        let left = trace.with_retention(|retention| retention.left()).unwrap_or(u64::MAX);
-        left >= if end { cost } else { 2 * cost }
-    }
-
     /// Whether nothing can be recorded any more.
     #[inline]
     pub fn is_silent(&self) -> bool {
         self.state.load(Ordering::Acquire) == SILENT
     }
+}
+
+/// Of one for each device.
+#[allow(clippy::disallowed_methods)]
+pub(super) fn counters(view: &impl ProcessView) -> Vec<Counters> {
+    view.devices().into_iter().map(|device| view.counters(device)).collect()
+}
+
+/// If nothing can be punched, each checkpoint takes room permanently: they are written at doubling
+/// intervals, and the last room is reserved for the one at the end.
+fn room_for_totals(maintenance: &mut Maintenance, trace: &Trace, now_ns: u64, end: bool) -> bool {
+    maintenance.totals_due_ns = now_ns.saturating_mul(2);
+    // It may have grown since the last one, and takes whole windows.
+    let cost = 2 * maintenance.last_cost + (4 << 18);
+    let left = trace.with_retention(|retention| retention.left()).unwrap_or(u64::MAX);
+    left >= if end { cost } else { 2 * cost }
 }

@@ -6,13 +6,12 @@
 //! nothing else.
 
 mod attempts;
+mod credit;
 mod failure;
 mod file;
 mod grid;
 mod held;
-mod held_state;
 mod history;
-mod history_state;
 mod identity;
 pub mod live;
 mod live_lock;
@@ -26,12 +25,10 @@ mod short;
 mod short_window;
 mod slots;
 mod switch;
-mod switch_state;
 mod tail;
 mod tail_place;
 mod trace;
 mod window;
-mod write_credit;
 
 #[cfg(test)]
 mod tests;
@@ -52,15 +49,14 @@ use crate::runtime::reserve;
 use crate::runtime::thread_slot;
 use crate::trace_writer::maintenance::Maintenance;
 use failure::Failure;
-use held_state::Held;
+use held::Held;
 use identity::Identity;
-use live::{Directories, PublishedPage};
+use live::PublishedPage;
 use means::Means;
 use short_window::ShortWindow;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use switch_state::Switch;
 use trace::Trace;
 use vramtrace_format::{Definition, Event, Header, StopReason, ThreadId};
 use window::Window;
@@ -107,6 +103,8 @@ pub struct TraceWriter {
     switch_due_ns: AtomicU64,
     live: AtomicPtr<PublishedPage>,
     start_unix_ns: u64,
+    /// Events are missing, and no checkpoint follows yet.
+    owes_checkpoint: AtomicBool,
     /// The line about a truncated trace was printed.
     cut_reported: AtomicBool,
     /// The line about threads without a number was printed.
@@ -116,10 +114,7 @@ pub struct TraceWriter {
     maintenance: Lock<Maintenance>,
     identity: AtomicPtr<Identity>,
     out: Out,
-    /// The name of the group that the process shares a cap with.
-    group: Option<String>,
     max: Option<u64>,
-    directories: Directories,
     means: Means,
     /// 0 = unknown.
     driver_version: AtomicU32,
@@ -150,61 +145,47 @@ impl TraceWriter {
             due_ns: AtomicU64::new(0),
             write_due_ns: AtomicU64::new(u64::MAX),
             switch_due_ns: AtomicU64::new(0),
+            owes_checkpoint: AtomicBool::new(false),
             cut_reported: AtomicBool::new(false),
             threads_reported: AtomicBool::new(false),
             threads: AtomicU32::new(0),
             pending: Lock::new(Pending::default()),
-            maintenance: Lock::new(Maintenance::new(
-                config.max,
-                config.samples_blocks(),
-                Switch::new(config.runtime_directory.as_deref(), UNOPENED),
-            )),
+            maintenance: Lock::new(Maintenance::new(config)),
             live: AtomicPtr::new(null_mut()),
             identity: AtomicPtr::new(null_mut()),
             out: config.out.clone(),
-            group: config.rules.group.as_ref().map(|group| group.name.clone()),
             max: config.max,
-            directories: Directories {
-                given: config.live_directory.clone(),
-                runtime: config.runtime_directory.clone(),
-            },
             means: Means::ALL,
             driver_version: AtomicU32::new(0),
         }
     }
 
     /// Creates the live page, once the process state is final. Called from a hook, with no lock held.
-    pub fn start(&self) {
+    pub fn start(&self, config: &Config) {
         self.driver_version.store(driver_version().unwrap_or(0), Ordering::Relaxed);
         let recording = self.state.load(Ordering::Relaxed) != SILENT;
         let made = private_table::run(|table| {
             let identity = self.identify(Some(table));
-            PublishedPage::create(table, &self.directories, identity, self, recording)
+            PublishedPage::create(table, config, identity, self, recording)
         });
-        let page = match made {
-            Ok(Ok(page)) => Some(page),
+        match made {
+            Ok(Ok(live)) => {
+                if let Some(wrong) = &live.elsewhere {
+                    log::line(format_args!(
+                        "VRAMTRACE_LIVE_DIR: {wrong}; the live page is where it would be without the \
+                         variable"
+                    ));
+                }
+                if let Some(group) = &config.rules.group {
+                    live.page().set_group(&group.name);
+                }
+                self.live.store(Box::into_raw(Box::new(live)), Ordering::Release);
+            }
             Ok(Err(Some(wrong))) => {
-                log::line(format_args!(
-                    "{wrong}; `vramtrace ps` and `cap` do not see this process"
-                ));
-                None
+                log::line(format_args!("{wrong}; `vramtrace ps` and `cap` do not see this process"))
             }
-            Ok(Err(None)) => None,
-            Err(NoTask { .. }) => {
-                self.identify(None);
-                None
-            }
-        };
-        if let Some(wrong) = page.as_ref().and_then(|page| page.elsewhere.as_ref()) {
-            log::line(format_args!(
-                "VRAMTRACE_LIVE_DIR: {wrong}; the live page is where it would be without the variable"
-            ));
-        }
-        if let (Some(live), Some(group)) = (&page, &self.group) {
-            live.page().set_group(group);
-        }
-        if let Some(live) = page {
-            self.live.store(Box::into_raw(Box::new(live)), Ordering::Release);
+            Ok(Err(None)) => {}
+            Err(NoTask { .. }) => _ = self.identify(None),
         }
         self.begin_switched();
     }
@@ -299,10 +280,20 @@ impl TraceWriter {
         if let Some(trace) = self.trace() {
             trace.last_words(self.thread(now_ns), now_ns, &Event::Stopped { reason, errno });
         }
-        if let Some(live) = self.live() {
-            live.recording(false);
-        }
+        self.show_recording(false);
         true
+    }
+
+    /// Changes the state, unless another thread has.
+    fn turn(&self, from: u32, to: u32) -> bool {
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Shows in the live page whether events are recorded.
+    fn show_recording(&self, yes: bool) {
+        if let Some(live) = self.live() {
+            live.recording(yes);
+        }
     }
 
     /// A failure of the file: recording ends, with one line on stderr; unless another thread may go on.
@@ -333,10 +324,9 @@ impl TraceWriter {
     /// The limit is reached and nothing can be punched. False: there is no room for totals either.
     fn go_on_with_totals(&self, failure: Failure, now_ns: u64) -> bool {
         let Some(trace) = self.trace() else { return false };
-        let turned =
-            self.state.compare_exchange(RUNNING, TOTALS, Ordering::AcqRel, Ordering::Acquire);
+        let has_turned = self.turn(RUNNING, TOTALS);
         self.short.end();
-        if turned.is_err() {
+        if !has_turned {
             // Another thread has changed the state meanwhile: this event is dropped like all later
             // ones.
             return failure.errno != libc::EFBIG;

@@ -12,22 +12,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use vramtrace_format::StopReason;
 
+/// Device and inode.
+type Id = (u64, u64);
+
 pub struct NamedFile {
-    device: u64,
-    inode: u64,
+    id: Id,
     path: PathBuf,
-    /// Device and inode of its directory.
-    directory: (u64, u64),
+    directory: Id,
     /// Where it was found last, if not at its path.
     moved_to: Lock<Option<CString>>,
     mode: libc::mode_t,
-}
-
-/// Identity and length of an open file.
-struct About {
-    device: u64,
-    inode: u64,
-    length: u64,
 }
 
 /// It is gone from its directory.
@@ -45,11 +39,12 @@ impl NamedFile {
         let name = c_string(path.as_os_str().as_bytes())?;
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
         let opened = table.open(&name, flags, mode).map_err(cannot_open)?;
-        let Some(About { device, inode, .. }) = about(&opened) else {
+        let Some(stat) = system::fstat(opened.number()) else {
             return Err(Failure::last(StopReason::WriteFailed));
         };
-        let directory = identity(&c_string(&of_directory(parent(&path)))?).unwrap_or_default();
-        Ok((NamedFile { device, inode, path, directory, moved_to: Lock::new(None), mode }, opened))
+        let directory = id_of_name(&c_string(&of_directory(parent(&path)))?).unwrap_or_default();
+        let (id, moved_to) = (id(&stat), Lock::new(None));
+        Ok((NamedFile { id, path, directory, moved_to, mode }, opened))
     }
 
     pub fn path(&self) -> &Path {
@@ -59,7 +54,7 @@ impl NamedFile {
     /// Unlinks the file. If the name leads to another file by now, that one stays.
     pub fn remove(&self) {
         if let Ok(name) = c_string(self.path.as_os_str().as_bytes())
-            && self.is_at(&name)
+            && id_of_name(&name) == Some(self.id)
         {
             // SAFETY: a C string; it leads to the file that we made.
             unsafe { libc::unlink(name.as_ptr()) };
@@ -138,12 +133,12 @@ impl NamedFile {
     ) -> Option<(CString, (Opened<'t>, u64))> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let entries = table.open(&c_string(&of_directory(directory)).ok()?, flags, 0).ok()?;
-        if about(&entries).is_some_and(|here| (here.device, here.inode) == self.directory) {
+        if system::fstat(entries.number()).is_some_and(|stat| id(&stat) == self.directory) {
             *failure = LOST;
         }
         let mut found = None;
         directory::each_name(entries.number(), |name, inode| {
-            if found.is_none() && inode == self.inode {
+            if found.is_none() && inode == self.id.1 {
                 let path = c_string(&[directory, b"/", name.to_bytes()].concat());
                 found = path.ok().and_then(|path| Some((self.open_at(table, &path).ok()?, path)));
             }
@@ -152,28 +147,19 @@ impl NamedFile {
     }
 
     fn checked<'t>(&self, opened: Opened<'t>) -> Result<(Opened<'t>, u64), Failure> {
-        match about(&opened).filter(|about| self.is_same_file(about)) {
-            Some(About { length, .. }) => Ok((opened, length)),
-            None => Err(LOST),
+        match system::fstat(opened.number()) {
+            Some(stat) if id(&stat) == self.id => Ok((opened, stat.st_size as u64)),
+            _ => Err(LOST),
         }
-    }
-
-    fn is_same_file(&self, about: &About) -> bool {
-        (about.device, about.inode) == (self.device, self.inode)
-    }
-
-    /// Whether the name leads to the file.
-    fn is_at(&self, name: &CStr) -> bool {
-        identity(name) == Some((self.device, self.inode))
     }
 }
 
-/// Device and inode of what has this name.
-fn identity(name: &CStr) -> Option<(u64, u64)> {
-    // SAFETY: a struct for which zeros are a value.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    (system::stat_of_name(libc::AT_FDCWD, name, &mut stat) == 0)
-        .then_some((stat.st_dev, stat.st_ino))
+fn id(stat: &libc::stat) -> Id {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn id_of_name(name: &CStr) -> Option<Id> {
+    system::stat_of_name(libc::AT_FDCWD, name).as_ref().map(id)
 }
 
 fn parent(path: &Path) -> &[u8] {
@@ -191,16 +177,6 @@ fn c_string(name: &[u8]) -> Result<CString, Failure> {
 
 fn cannot_open(errno: i32) -> Failure {
     Failure::of(errno, StopReason::WriteFailed)
-}
-
-fn about(opened: &Opened) -> Option<About> {
-    // SAFETY: a struct for which zeros are a value.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    (system::fstat(opened.number(), &mut stat) == 0).then_some(About {
-        device: stat.st_dev,
-        inode: stat.st_ino,
-        length: stat.st_size as u64,
-    })
 }
 
 /// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which would end the program: checked before.

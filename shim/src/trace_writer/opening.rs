@@ -38,13 +38,14 @@ impl TraceWriter {
 
     /// Before the file is open. True: it is open now, and the event is still to be written.
     fn early(&self, time_ns: u64, event: &Event) -> bool {
-        if event.opens_file() || self.is_pending_full() {
+        // So many were kept that the file is opened for them.
+        let is_full = || self.pending.lock().events.len() >= PENDING_MOST;
+        if event.opens_file() || is_full() {
             self.open_now(time_ns);
         }
         let thread = self.thread(time_ns);
         let mut pending = self.pending.lock();
         if self.state.load(Ordering::Acquire) != UNOPENED {
-            drop(pending);
             return self.state.load(Ordering::Acquire) == RUNNING;
         }
         if pending.events.len() >= PENDING_MOST {
@@ -63,11 +64,6 @@ impl TraceWriter {
         }
     }
 
-    /// So many events were kept that the file is opened for them.
-    fn is_pending_full(&self) -> bool {
-        self.pending.lock().events.len() >= PENDING_MOST
-    }
-
     /// Creates the trace file, and writes the definitions and events that were kept until then.
     fn open(&self, mut pending: Guard<'_, Pending>, now_ns: u64) {
         let started = clock::compact_utc(self.start_unix_ns);
@@ -84,9 +80,7 @@ impl TraceWriter {
             Err(failure) if failure.may_pass() => return self.say_held(failure, &path),
             Err(failure) => {
                 self.state.store(SILENT, Ordering::Release);
-                if let Some(live) = self.live() {
-                    live.recording(false);
-                }
+                self.show_recording(false);
                 return log::line(format_args!(
                     "cannot record into {}: {}; the program goes on without a trace",
                     path.display(),

@@ -8,16 +8,80 @@
 //! All changes are made in [`TraceWriter::maintain`], by one thread at a time. At the end of a process
 //! the recording goes on, so that the trace has what was live then.
 
-use super::maintenance::{Maintenance, ProcessView};
-use super::switch_state::Switch;
+use super::maintenance::{Maintenance, ProcessView, counters};
 use super::{PAUSED, RUNNING, TOTALS, TraceWriter, UNOPENED};
 use crate::runtime::fallible::TryPush;
-use crate::runtime::reserve;
+use crate::runtime::{log, reserve, secure_dir, system};
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
+use vramtrace_format::host_switch::{self, HOST_FILE, NoSwitch};
 use vramtrace_format::{Event, SwitchedBy};
 
 /// Time between two readings of the files: with the time of a call they are followed within a second.
 const READ_EVERY_NS: u64 = 500_000_000;
+
+/// Whether the recording is to be off.
+pub(super) struct Switch {
+    /// The file of the host, and that of the user.
+    files: [Option<CString>; 2],
+    by_order: bool,
+    by_file: bool,
+    /// The state to which the recording returns.
+    before: u32,
+    /// The process ends: nothing switches the recording any more.
+    ended: bool,
+    /// The line about a file that does not count was printed.
+    reported: bool,
+}
+
+impl Switch {
+    /// `runtime`: the runtime directory, as the environment names it.
+    pub(super) fn new(runtime: Option<&Path>) -> Switch {
+        let user = runtime.filter(|path| path.is_absolute()).map(host_switch::of_user);
+        let file = |path: &Path| CString::new(path.as_os_str().as_bytes()).ok();
+        Switch {
+            files: [file(Path::new(HOST_FILE)), user.as_deref().and_then(file)],
+            by_order: false,
+            by_file: false,
+            before: UNOPENED,
+            ended: false,
+            reported: false,
+        }
+    }
+
+    /// Reads the files. A system call for each.
+    fn read_files(&mut self) {
+        self.by_file = false;
+        for file in self.files.iter().flatten() {
+            match said_by(file) {
+                None => {}
+                Some(Ok(())) => self.by_file = true,
+                Some(Err(why)) if !self.reported => {
+                    self.reported = true;
+                    log::line(format_args!(
+                        "{}: {why}; it does not switch the recording off",
+                        file.to_string_lossy()
+                    ));
+                }
+                Some(Err(_)) => {}
+            }
+        }
+    }
+
+    /// What holds the recording off.
+    fn off_by(&self) -> &'static [SwitchedBy] {
+        const BOTH: [SwitchedBy; 2] = [SwitchedBy::Order, SwitchedBy::HostFile];
+        &BOTH[usize::from(!self.by_order)..1 + usize::from(self.by_file)]
+    }
+}
+
+/// `None`: there is no such file. No link is followed.
+fn said_by(file: &CStr) -> Option<Result<(), NoSwitch>> {
+    let stat = system::stat_of_name(libc::AT_FDCWD, file)?;
+    Some(host_switch::check(stat.st_mode, stat.st_uid, secure_dir::user()))
+}
 
 impl TraceWriter {
     /// At the start, when the live page is there: a file may have switched the recording off already.
@@ -26,13 +90,13 @@ impl TraceWriter {
             self.switch_due_ns.store(u64::MAX, Ordering::Relaxed);
             return;
         }
-        let mut maintenance = self.maintenance.lock();
+        let switch = &mut self.maintenance.lock().switch;
         let now_ns = self.clock.now_ns();
-        self.read_switch(&mut maintenance.switch, now_ns);
-        if let Some(by) = maintenance.switch.off_by() {
-            self.pause_unopened(&mut maintenance.switch, now_ns, by);
+        self.read_switch(switch, now_ns);
+        if let Some(by) = switch.off_by().first() {
+            self.turn_unopened(now_ns, false, *by);
         }
-        self.show(&maintenance.switch);
+        self.show(switch);
     }
 
     /// Reads orders and, if that is due, the files.
@@ -54,28 +118,28 @@ impl TraceWriter {
         now_ns: u64,
         end: bool,
     ) {
-        if maintenance.switch.ended || self.is_silent() {
+        let switch = &mut maintenance.switch;
+        if switch.ended || self.is_silent() {
             self.switch_due_ns.store(u64::MAX, Ordering::Relaxed);
             return;
         }
+        switch.ended = end;
         let order = self.live().and_then(|live| live.page().switch_order());
-        let before = maintenance.switch.off_by();
-        self.read_switch(&mut maintenance.switch, now_ns);
-        let off_by = maintenance.switch.off_by();
-        let state = self.state.load(Ordering::Acquire);
-        match (state, off_by, end) {
-            (UNOPENED, Some(by), _) => self.pause_unopened(&mut maintenance.switch, now_ns, by),
-            (RUNNING | TOTALS, Some(by), false) => self.pause(maintenance, view, now_ns, by),
-            (PAUSED, Some(_), true) if self.trace().is_some() => {
+        let before = switch.off_by().first().copied();
+        self.read_switch(switch, now_ns);
+        let off_by = switch.off_by().first().copied();
+        match (self.state.load(Ordering::Acquire), off_by) {
+            (UNOPENED, Some(by)) => self.turn_unopened(now_ns, false, by),
+            (RUNNING | TOTALS, Some(by)) if !end => self.pause(maintenance, view, now_ns, by),
+            (PAUSED, Some(_)) if end && self.trace().is_some() => {
                 self.resume(maintenance, view, now_ns, SwitchedBy::End);
             }
-            (PAUSED, None, _) => {
+            (PAUSED, None) => {
                 let by = before.unwrap_or(SwitchedBy::Order);
                 self.resume(maintenance, view, now_ns, by);
             }
             _ => {}
         }
-        maintenance.switch.ended = end;
         self.show(&maintenance.switch);
         if let (Some(live), Some((number, _))) = (self.live(), order) {
             live.page().set_switch_applied(number);
@@ -84,39 +148,29 @@ impl TraceWriter {
 
     /// Shows in the live page whether the recording is switched off.
     fn show(&self, switch: &Switch) {
-        let Some(live) = self.live() else { return };
-        match self.state.load(Ordering::Acquire) == PAUSED {
-            false => live.page().set_off_by(&[]),
-            true => {
-                let by =
-                    [(switch.by_order, SwitchedBy::Order), (switch.by_file, SwitchedBy::HostFile)];
-                let mut both = [SwitchedBy::Order; 2];
-                let mut count = 0;
-                for (_, by) in by.into_iter().filter(|(is_off, _)| *is_off) {
-                    both[count] = by;
-                    count += 1;
-                }
-                live.page().set_off_by(&both[..count]);
-            }
+        let is_off = self.state.load(Ordering::Acquire) == PAUSED;
+        if let Some(live) = self.live() {
+            live.page().set_off_by(if is_off { switch.off_by() } else { &[] });
         }
     }
 
-    /// Switches the recording off before the file is open.
-    fn pause_unopened(&self, switch: &mut Switch, now_ns: u64, by: SwitchedBy) {
+    /// Switches the recording off or on before the file is open.
+    fn turn_unopened(&self, now_ns: u64, on: bool, by: SwitchedBy) {
+        let (from, to) = if on { (PAUSED, UNOPENED) } else { (UNOPENED, PAUSED) };
         let mut pending = self.pending.lock();
-        if self.state.load(Ordering::Acquire) != UNOPENED {
+        if self.state.load(Ordering::Acquire) != from {
             return;
         }
-        let thread = Default::default();
-        let off = (now_ns, thread, Event::Recording { on: false, by });
-        if pending.events.try_push(off).is_err() {
+        let event = Event::Recording { on, by };
+        if pending.events.try_push((now_ns, Default::default(), event)).is_err() {
             reserve::ran_out();
         }
-        switch.before = UNOPENED;
-        self.state.store(PAUSED, Ordering::Release);
+        self.state.store(to, Ordering::Release);
         drop(pending);
-        if let Some(live) = self.live() {
-            live.recording(false);
+        match self.live() {
+            Some(live) if on => live.loaded(),
+            Some(live) => live.recording(false),
+            None => {}
         }
     }
 
@@ -129,25 +183,15 @@ impl TraceWriter {
     ) {
         let Some(trace) = self.trace() else { return };
         // A checkpoint that is under way has no end otherwise.
-        self.finish_checkpoint(maintenance, view);
-        #[allow(clippy::disallowed_methods)] // one for each device at most
-        let counters: Vec<_> =
-            view.devices().into_iter().map(|device| view.counters(device)).collect();
-        self.note(view, &counters, trace.sequence());
+        self.slice(maintenance, view, usize::MAX);
+        self.note(view, &counters(view), trace.sequence());
         // Events that other threads append behind it are read and then replaced by the checkpoint.
         self.append(now_ns, &Event::Recording { on: false, by });
         let before = self.state.load(Ordering::Acquire);
-        if matches!(before, RUNNING | TOTALS)
-            && self
-                .state
-                .compare_exchange(before, PAUSED, Ordering::AcqRel, Ordering::Acquire)
-                .is_ok()
-        {
+        if matches!(before, RUNNING | TOTALS) && self.turn(before, PAUSED) {
             self.short.end();
             maintenance.switch.before = before;
-            if let Some(live) = self.live() {
-                live.recording(false);
-            }
+            self.show_recording(false);
         }
     }
 
@@ -159,31 +203,15 @@ impl TraceWriter {
         now_ns: u64,
         by: SwitchedBy,
     ) {
-        let on = Event::Recording { on: true, by };
-        maintenance.cut = true;
+        self.owes_checkpoint.store(true, Ordering::Relaxed);
         if self.trace().is_none() {
-            let mut pending = self.pending.lock();
-            if pending.events.try_push((now_ns, Default::default(), on)).is_err() {
-                reserve::ran_out();
-            }
-            self.state.store(UNOPENED, Ordering::Release);
-            drop(pending);
-            if let Some(live) = self.live() {
-                live.loaded();
-            }
+            self.turn_unopened(now_ns, true, by);
             if !view.devices().is_empty() {
                 self.open_now(now_ns);
             }
-            return;
-        }
-        let before = maintenance.switch.before;
-        let changed =
-            self.state.compare_exchange(PAUSED, before, Ordering::AcqRel, Ordering::Acquire);
-        if changed.is_ok() {
-            self.append(now_ns, &on);
-            if let Some(live) = self.live() {
-                live.recording(true);
-            }
+        } else if self.turn(PAUSED, maintenance.switch.before) {
+            self.append(now_ns, &Event::Recording { on: true, by });
+            self.show_recording(true);
         }
     }
 }

@@ -55,7 +55,7 @@ fn create<'t>(table: &'t Table, path: &Path) -> Result<(NamedFile, Opened<'t>), 
 ///
 /// True: on a disk.
 pub fn is_mappable(number: i32) -> Option<bool> {
-    let info = filesystem(number)?;
+    let info = system::fstatfs(number)?;
     match info.f_type as u64 & 0xFFFF_FFFF {
         TMPFS => Some(false),
         EXT | XFS => Some(true),
@@ -81,21 +81,13 @@ struct Room {
 
 impl Room {
     fn of(number: i32) -> Option<Room> {
-        let info = filesystem(number)?;
+        let info = system::fstatfs(number)?;
         let bytes = |blocks: u64| blocks.saturating_mul(info.f_bsize as u64);
         Some(Room { all: bytes(info.f_blocks), free: bytes(info.f_bavail) })
     }
 
     fn leaves_half(&self, bytes: u64) -> bool {
         self.all == 0 || self.free.saturating_sub(bytes) >= self.all / 2
-    }
-}
-
-fn filesystem(number: i32) -> Option<libc::statfs> {
-    // SAFETY: a struct for which zeros are a value.
-    unsafe {
-        let mut info: libc::statfs = std::mem::zeroed();
-        (system::fstatfs(number, &mut info) == 0).then_some(info)
     }
 }
 

@@ -8,6 +8,7 @@
 //! are written to the file at once, within a share of the time.
 
 use super::attempts::Attempts;
+use super::credit::Credit;
 use super::failure::Failure;
 use super::file::{File, OpenFile};
 use super::grid::{Grid, NO_MEMORY, make_room, new_window};
@@ -15,7 +16,6 @@ use super::means::Means;
 use super::slots::Slots;
 use super::tail::Tail;
 use super::window::{Lane, Window};
-use super::write_credit::WriteCredit;
 use crate::runtime::clock;
 use crate::runtime::fallible::list_of;
 use crate::runtime::hash_table::NoMemory;
@@ -37,6 +37,11 @@ const SMALL_WINDOWS: u64 = 4;
 const LARGE: u16 = 4;
 /// Later windows for which room is made at one time, where the file has no limit.
 const AHEAD: u16 = 4;
+
+/// Without a tail: time for writes that can be saved up, for some hundred records, one after the other; and one part in so many
+/// of the time is given for them.
+const CREDIT_NS: i64 = 50_000_000;
+const SHARE: u64 = 20;
 
 /// What each event reads is on the first cache line.
 #[repr(C, align(64))]
@@ -97,7 +102,7 @@ impl Trace {
             open: Vec::new(),
             reserved: Vec::new(),
             tail,
-            credit: WriteCredit::new(clock::mono_ns()),
+            credit: Credit::new(CREDIT_NS, clock::mono_ns()),
             retention: Retention::new(limit),
         };
         let begun = file.open(table).and_then(|open| Trace::begin(&open, &header, &mut grid));
@@ -358,7 +363,7 @@ impl Trace {
             rolled |= lane.kind == WindowKind::Events;
         }
         let began_ns = clock::mono_ns();
-        if grid.credit.may_write(began_ns) {
+        if grid.credit.has_any(began_ns, SHARE) {
             let written = self.attempts.run(|| {
                 self.with_file(|file| {
                     self.retire(file, &mut grid)?;
@@ -366,7 +371,7 @@ impl Trace {
                 })
             });
             unless_later(written)?;
-            grid.credit.spent(clock::elapsed_ns(began_ns));
+            grid.credit.spend(clock::elapsed_ns(began_ns));
         }
         Ok(rolled)
     }

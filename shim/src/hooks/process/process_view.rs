@@ -4,7 +4,7 @@ use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::process::state::Process;
 use crate::model::block_sampling::BlockSampling;
 use crate::model::history::Phases;
-use crate::model::ledger::{Cursor, Ledger};
+use crate::model::ledger::Ledger;
 use crate::trace_writer::maintenance::{Cost, ProcessView};
 use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId, SummaryDriver};
 
@@ -122,10 +122,6 @@ impl ProcessView for Process {
         &self.phases
     }
 
-    fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {
-        self.ledger.begin_checkpoint(id, append);
-    }
-
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
         self.contexts.for_each(|context| {
             let (context, device, time_ns, stack) =
@@ -163,14 +159,5 @@ impl ProcessView for Process {
             }
         }
         self.nvml.each_taken(|took| emit(&Event::CheckpointTook { id, took }));
-    }
-
-    fn checkpoint_slice(
-        &self,
-        cursor: &mut Cursor,
-        budget: usize,
-        emit: &mut dyn FnMut(&Event),
-    ) -> bool {
-        self.ledger.checkpoint_slice(cursor, budget, emit)
     }
 }

@@ -242,7 +242,7 @@ fn make_now() -> &'static Process {
             }
             #[cfg(not(any(miri, sanitized)))]
             crate::runtime::late_binding::bind_loaded();
-            process.trace_writer.start();
+            process.trace_writer.start(&process.config);
             if let Some(live) = process.trace_writer.live() {
                 process.cap.obeys(live.page().last_order_word());
             }

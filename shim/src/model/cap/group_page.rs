@@ -46,9 +46,7 @@ impl Held {
 
 /// The device on which this file is. `None`: errno says why.
 fn device_of(path: &CStr) -> Option<u64> {
-    // SAFETY: a structure for which zeros are a value.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    (system::stat_of_name(libc::AT_FDCWD, path, &mut stat) == 0).then_some(stat.st_dev)
+    system::stat_of_name(libc::AT_FDCWD, path).map(|stat| stat.st_dev)
 }
 
 /// How often it is tried again where the directory was removed meanwhile.

@@ -2,11 +2,11 @@
 
 use super::phases;
 use crate::model::ledger::KINDS;
-use crate::runtime::fallible::{TryPush, list_of, vec_of};
+use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::hash_table::NoMemory;
+use std::cmp::Reverse;
 use vramtrace_format::{DeviceId, HistoryPhase, StackId};
 
-pub(super) const TIERS: usize = 3;
 /// The driver's memory, and a framework's blocks.
 pub(super) const LEVELS: usize = 2;
 
@@ -34,7 +34,7 @@ impl Key {
 }
 
 /// A stack in a bin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) key: Key,
     pub(super) lowest: u64,
@@ -42,48 +42,22 @@ pub(super) struct Row {
     pub(super) highest: u64,
     /// Of its lowest sample since the bin before.
     pub(super) grew: i64,
-}
-
-/// Sums of rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sum {
-    pub(super) stacks: u64,
-    pub(super) lowest: u64,
-    pub(super) highest: u64,
-    pub(super) grew: i64,
-}
-
-impl Sum {
-    pub(super) fn add(&mut self, row: &Row) {
-        self.stacks += 1;
-        self.lowest = self.lowest.saturating_add(row.lowest);
-        self.highest = self.highest.saturating_add(row.highest);
-        self.grew = self.grew.saturating_add(row.grew);
-    }
-
-    pub(super) fn subtract(&mut self, row: &Row) {
-        self.stacks = self.stacks.saturating_sub(1);
-        self.lowest = self.lowest.saturating_sub(row.lowest);
-        self.highest = self.highest.saturating_sub(row.highest);
-        self.grew = self.grew.saturating_sub(row.grew);
-    }
+    /// Chosen by [`Bin::choose`].
+    pub(super) stays: bool,
 }
 
 /// The memory of one level of a device in a bin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OfLevel {
     pub(super) lowest: u64,
     pub(super) highest: u64,
     /// Allocations and frees since the start.
     pub(super) calls: [u64; 2],
-    /// The stacks without a row.
-    pub(super) others: Sum,
-}
-
-impl Default for OfLevel {
-    fn default() -> OfLevel {
-        OfLevel { lowest: u64::MAX, highest: 0, calls: [0; 2], others: Sum::default() }
-    }
+    /// The stacks without a row: how many, and their sums.
+    pub(super) other_stacks: u64,
+    pub(super) other_lowest: u64,
+    pub(super) other_highest: u64,
+    pub(super) other_grew: i64,
 }
 
 /// A device in a bin.
@@ -95,6 +69,8 @@ pub(super) struct OfDevice {
     pub(super) levels: [OfLevel; LEVELS],
     /// At the highest sample of the driver's memory.
     pub(super) kinds: [u64; KINDS],
+    /// The highest sample of a level came with what was added last.
+    pub(super) rose: [bool; LEVELS],
 }
 
 impl OfDevice {
@@ -105,19 +81,42 @@ impl OfDevice {
             refused: [0; 2],
             levels: [OfLevel::default(); LEVELS],
             kinds: [0; KINDS],
+            rose: [true; LEVELS],
         }
+    }
+
+    /// Sums of different stacks cannot be compared, so the others' lowest are the lower of both.
+    fn add(&mut self, later: &OfDevice) {
+        for (level, more) in later.levels.iter().enumerate() {
+            let of = &mut self.levels[level];
+            self.rose[level] = more.highest > of.highest;
+            if self.rose[level] {
+                (of.highest, of.other_highest) = (more.highest, more.other_highest);
+            }
+            of.lowest = of.lowest.min(more.lowest);
+            of.calls = more.calls;
+            of.other_stacks = of.other_stacks.max(more.other_stacks);
+            of.other_lowest = of.other_lowest.min(more.other_lowest);
+            of.other_grew = of.other_grew.saturating_add(more.other_grew);
+        }
+        if self.rose[0] {
+            self.kinds = later.kinds;
+        }
+        self.peak = self.peak.max(later.peak);
+        self.refused = later.refused;
     }
 }
 
-#[derive(Debug)]
+/// Also a sample, which has no rows: its stacks are in [`super::tracks`].
+#[derive(Debug, Default)]
 pub(super) struct Bin {
     pub(super) from_ns: u64,
     pub(super) until_ns: u64,
     pub(super) samples: u32,
     pub(super) devices: Vec<OfDevice>,
-    /// In ascending order of their keys.
+    /// In ascending order of their keys, once they are chosen.
     pub(super) rows: Vec<Row>,
-    /// Of each device those with the highest peaks, highest first.
+    /// Of each device those with the highest peaks, highest first, once they are chosen.
     pub(super) phases: Vec<HistoryPhase>,
 }
 
@@ -127,119 +126,101 @@ impl Bin {
         Some(&self.rows[at])
     }
 
-    /// One bin of this one and the next. Sums of different stacks cannot be compared, so the others' lowest are the
-    /// lower of both.
-    pub(super) fn join(&self, next: &Bin, most: usize) -> Result<Bin, NoMemory> {
-        let mut devices: Vec<OfDevice> = vec_of(self.devices.len() + next.devices.len())?;
-        for of in &self.devices {
-            devices.try_push(*of)?;
-        }
-        // Of which bin the highest sample is, by device and level.
-        let mut higher: Vec<(DeviceId, [bool; LEVELS])> = vec_of(next.devices.len())?;
-        for later in &next.devices {
-            let Some(of) = devices.iter_mut().find(|of| of.device == later.device) else {
-                devices.try_push(*later)?;
-                higher.try_push((later.device, [true; LEVELS]))?;
-                continue;
-            };
-            let mut is_later = [false; LEVELS];
-            for (level, is_later) in is_later.iter_mut().enumerate() {
-                let (sum, add) = (&mut of.levels[level], &later.levels[level]);
-                *is_later = add.highest > sum.highest;
-                if *is_later {
-                    (sum.highest, sum.others.highest) = (add.highest, add.others.highest);
-                }
-                sum.lowest = sum.lowest.min(add.lowest);
-                sum.calls = add.calls;
-                sum.others.stacks = sum.others.stacks.max(add.others.stacks);
-                sum.others.lowest = sum.others.lowest.min(add.others.lowest);
-                sum.others.grew = sum.others.grew.saturating_add(add.others.grew);
-            }
-            if is_later[0] {
-                of.kinds = later.kinds;
-            }
-            of.peak = of.peak.max(later.peak);
-            of.refused = later.refused;
-            higher.try_push((of.device, is_later))?;
-        }
-        let is_later = |key: Key| {
-            let of = higher.iter().find(|(device, _)| *device == key.device());
-            of.is_some_and(|(_, levels)| levels[key.level()])
-        };
-        let mut rows: Vec<Row> = vec_of(self.rows.len() + next.rows.len())?;
-        let (mut before, mut after) = (self.rows.as_slice(), next.rows.as_slice());
-        loop {
-            let row = match (before.first(), after.first()) {
-                (Some(a), Some(b)) if a.key == b.key => {
-                    (before, after) = (&before[1..], &after[1..]);
-                    let highest = if is_later(a.key) { b.highest } else { a.highest };
-                    let grew = a.grew.saturating_add(b.grew);
-                    Row { key: a.key, lowest: a.lowest.min(b.lowest), highest, grew }
-                }
-                (Some(a), b) if b.is_none_or(|b| a.key < b.key) => {
-                    before = &before[1..];
-                    Row { highest: if is_later(a.key) { 0 } else { a.highest }, ..*a }
-                }
-                (_, Some(b)) => {
-                    after = &after[1..];
-                    Row { highest: if is_later(b.key) { b.highest } else { 0 }, ..*b }
-                }
-                _ => break,
-            };
-            rows.try_push(row)?;
-        }
-        let (from_ns, until_ns) = (self.from_ns, next.until_ns);
-        let samples = self.samples.saturating_add(next.samples);
-        let mut phases = list_of(self.phases.len(), self.phases.iter().copied())?;
-        next.phases.iter().for_each(|row| phases::add(&mut phases, *row));
-        phases::choose(&mut phases);
-        let mut bin = Bin { from_ns, until_ns, samples, devices, rows, phases };
-        bin.choose(most)?;
-        Ok(bin)
+    /// Whether the highest sample of the stack's device and level came with what was added last.
+    pub(super) fn rose(&self, key: Key) -> bool {
+        let of = self.devices.iter().find(|of| of.device == key.device());
+        of.is_some_and(|of| of.rose[key.level()])
     }
 
-    /// Keeps, of each level, as many of the largest rows and of those that grew most. The rest is added to the others.
-    pub(super) fn choose(&mut self, most: usize) -> Result<(), NoMemory> {
-        let mut ranks: Vec<u64> = vec_of(self.rows.len())?;
-        // By level and order: the least rank that stays, and how many rows of exactly this rank do.
-        let mut least = [[(1, usize::MAX); 2]; LEVELS];
-        for (level, least) in least.iter_mut().enumerate() {
-            for (by, least) in least.iter_mut().enumerate() {
-                ranks.clear();
-                for row in self.rows.iter().filter(|row| row.key.level() == level) {
-                    ranks.try_push(rank(row, by))?;
-                }
-                if ranks.len() > most {
-                    let (above, at, _) = ranks.select_nth_unstable_by(most - 1, |a, b| b.cmp(a));
-                    let larger = above.iter().filter(|rank| **rank > *at).count();
-                    *least = (*at, most - larger);
+    /// Adds a later bin, without its rows. Without host memory it lacks devices.
+    pub(super) fn add(&mut self, later: &Bin) {
+        self.devices.iter_mut().for_each(|of| of.rose = [false; LEVELS]);
+        for more in &later.devices {
+            match self.devices.iter_mut().find(|of| of.device == more.device) {
+                Some(of) => of.add(more),
+                None => {
+                    let fresh = OfDevice { rose: [true; LEVELS], ..*more };
+                    let _ = self.devices.try_push(fresh);
                 }
             }
         }
-        let devices = &mut self.devices;
-        self.rows.retain(|row| {
-            let level = row.key.level();
-            let mut stays = false;
-            for (by, (at, left)) in least[level].iter_mut().enumerate() {
-                let rank = rank(row, by);
-                let fits = rank > *at || rank == *at && *left > 0;
-                *left -= usize::from(rank == *at && *left > 0);
-                stays |= rank > 0 && fits;
+        later.phases.iter().for_each(|row| phases::add(&mut self.phases, *row));
+        self.samples = self.samples.saturating_add(later.samples);
+        self.until_ns = later.until_ns;
+    }
+
+    /// Adds the bin that follows, with its rows.
+    pub(super) fn join(&mut self, next: &Bin, most: usize) {
+        self.add(next);
+        let mut before = std::mem::take(&mut self.rows);
+        before.iter_mut().filter(|row| self.rose(row.key)).for_each(|row| row.highest = 0);
+        self.rows = before;
+        for row in &next.rows {
+            let highest = if self.rose(row.key) { row.highest } else { 0 };
+            self.push(Row { highest, ..*row });
+        }
+        self.rows.sort_unstable_by_key(|row| row.key);
+        self.rows.dedup_by(|other, row| {
+            let is_same = other.key == row.key;
+            if is_same {
+                row.lowest = row.lowest.min(other.lowest);
+                // One of both is 0.
+                row.highest = row.highest.max(other.highest);
+                row.grew = row.grew.saturating_add(other.grew);
             }
-            let of = devices.iter_mut().find(|of| of.device == row.key.device());
-            if let Some(of) = of.filter(|_| !stays) {
-                of.levels[level].others.add(row);
-            }
-            stays
+            is_same
         });
-        Ok(())
+        self.choose(most);
+        // Without host memory its lists stay as long as those of both.
+        if let Ok(shorter) = self.copy() {
+            *self = shorter;
+        }
+    }
+
+    /// Adds the row of a stack. Without host memory it is among the others.
+    pub(super) fn push(&mut self, row: Row) {
+        if self.rows.try_push(row).is_err() {
+            add_to_others(&mut self.devices, &row);
+        }
+    }
+
+    /// Keeps, of each level, as many of the largest rows and of those that grew most, and a few phases of each device.
+    pub(super) fn choose(&mut self, most: usize) {
+        let ranks: [fn(&Row) -> u64; 2] =
+            [|row| row.highest.max(row.lowest), |row| row.grew.max(0) as u64];
+        self.rows.iter_mut().for_each(|row| row.stays = false);
+        for rank in ranks {
+            self.rows.sort_unstable_by_key(|row| (Reverse(rank(row)), row.key));
+            let mut left = [most; LEVELS];
+            for row in self.rows.iter_mut().filter(|row| rank(row) > 0) {
+                let left = &mut left[row.key.level()];
+                row.stays |= *left > 0;
+                *left = left.saturating_sub(1);
+            }
+        }
+        let gone = self.rows.iter().filter(|row| !row.stays);
+        gone.for_each(|row| add_to_others(&mut self.devices, row));
+        self.rows.retain(|row| row.stays);
+        self.rows.sort_unstable_by_key(|row| row.key);
+        phases::choose(&mut self.phases);
+    }
+
+    /// The same, in lists that are no longer than they must be.
+    pub(super) fn copy(&self) -> Result<Bin, NoMemory> {
+        Ok(Bin {
+            devices: list_of(self.devices.len(), self.devices.iter().copied())?,
+            rows: list_of(self.rows.len(), self.rows.iter().copied())?,
+            phases: list_of(self.phases.len(), self.phases.iter().copied())?,
+            ..*self
+        })
     }
 }
 
-/// What rows are ranked by: 0 bytes, 1 growth.
-pub(super) fn rank(row: &Row, by: usize) -> u64 {
-    match by {
-        0 => row.highest.max(row.lowest),
-        _ => row.grew.max(0) as u64,
-    }
+fn add_to_others(devices: &mut [OfDevice], row: &Row) {
+    let Some(of) = devices.iter_mut().find(|of| of.device == row.key.device()) else { return };
+    let of = &mut of.levels[row.key.level()];
+    of.other_stacks += 1;
+    of.other_lowest = of.other_lowest.saturating_add(row.lowest);
+    of.other_highest = of.other_highest.saturating_add(row.highest);
+    of.other_grew = of.other_grew.saturating_add(row.grew);
 }

@@ -1,13 +1,12 @@
-//! Writes all bins as events, in slices. A stack whose figures are the same in several bins is written once.
+//! Writes all bins as events, in slices of one bin. A stack whose figures are the same in several bins is written once.
 
-use super::bins::{Bin, OfDevice, Row, TIERS};
+use super::bins::{Bin, Row};
 use super::sampler::{EVERY_NS, History};
-use crate::model::ledger::KINDS;
-use vramtrace_format::{Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, Kind};
+use crate::model::ledger::{KINDS, Ledger};
+use vramtrace_format::{
+    Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, Kind, SummaryMoment,
+};
 
-/// Records that one slice writes, and rows that it looks for, about.
-const RECORDS: usize = 32;
-const LOOKUPS: usize = 256;
 /// Bytes of a record.
 pub(super) fn bytes_of(event: &Event) -> u64 {
     match event {
@@ -28,21 +27,25 @@ pub struct Copy {
     /// Records of phases, which `records` does not count.
     phases: u64,
     cut: bool,
+    /// The next bin.
     tier: usize,
     bin: usize,
-    /// The next row of the bin, and whether its figures are written.
-    row: usize,
-    has_figures: bool,
-    holder: usize,
 }
 
 impl Copy {
-    /// `most_bytes`: how long it may become.
-    pub fn begin(id: u32, most_bytes: u64, emit: &mut dyn FnMut(&Event)) -> Copy {
+    /// Writes the largest holders at each device's highest peak. `most_bytes`: how long it may become.
+    pub fn begin(id: u32, most_bytes: u64, ledger: &Ledger, emit: &mut dyn FnMut(&Event)) -> Copy {
         emit(&Event::HistoryBegin { id, every_ns: EVERY_NS });
-        let (tier, bin, row, holder) = (0, 0, 0, 0);
-        let (bytes, records, phases, cut, has_figures) = (0, 0, 0, false, false);
-        Copy { id, most_bytes, bytes, records, phases, cut, tier, bin, row, has_figures, holder }
+        let (bytes, records, phases, cut, tier, bin) = (0, 0, 0, false, 0, 0);
+        let mut copy = Copy { id, most_bytes, bytes, records, phases, cut, tier, bin };
+        for device in ledger.devices() {
+            for of_framework in [false, true] {
+                for holder in ledger.holders(device, SummaryMoment::Peak, of_framework) {
+                    copy.put(Event::HistoryPeakHolder(holder), emit);
+                }
+            }
+        }
+        copy
     }
 
     /// Bytes of its records.
@@ -55,10 +58,6 @@ impl Copy {
         self.cut
     }
 
-    fn written(&self) -> u64 {
-        self.records + self.phases
-    }
-
     fn put(&mut self, event: Event, emit: &mut dyn FnMut(&Event)) {
         match event {
             Event::HistoryPhase(_) => self.phases += 1,
@@ -68,57 +67,29 @@ impl Copy {
         emit(&event);
     }
 
-    /// Writes on. True: the copy is complete.
+    /// Writes the next bin. True: the copy is complete.
     pub fn slice(&mut self, history: &History, emit: &mut dyn FnMut(&Event)) -> bool {
-        let end = self.written() + RECORDS as u64;
-        let mut lookups = 0;
-        while let Some(holder) = history.peak.found.get(self.holder).copied() {
-            if self.written() >= end {
-                return false;
-            }
-            self.holder += 1;
-            self.put(Event::HistoryPeakHolder(holder), emit);
-        }
-        while self.tier < TIERS {
-            let bins = &history.tiers[self.tier].bins;
-            let Some(bin) = bins.get(self.bin) else {
-                (self.tier, self.bin, self.row) = (self.tier + 1, 0, 0);
-                continue;
-            };
-            if self.written() >= end {
-                return false;
-            }
-            if self.bytes >= 2 * self.most_bytes {
+        while let Some(tier) = history.tiers.get(self.tier) {
+            if self.bin == tier.bins.len() {
+                (self.tier, self.bin) = (self.tier + 1, 0);
+            } else if self.bytes >= 2 * self.most_bytes {
                 // The figures of very many devices: what is finer is left out.
-                (self.tier, self.cut) = (TIERS, true);
+                self.cut = true;
                 break;
+            } else {
+                self.bin(&tier.bins[..self.bin], &tier.bins[self.bin..], emit);
+                self.bin += 1;
+                return false;
             }
-            if !std::mem::replace(&mut self.has_figures, true) {
-                let before = self.bin.checked_sub(1).map(|before| &bins[before]);
-                self.figures(bin, before, emit);
-            }
-            while let Some(row) = bin.rows.get(self.row) {
-                if self.bytes >= self.most_bytes {
-                    self.cut = true;
-                    self.row = bin.rows.len();
-                    break;
-                }
-                if self.written() >= end || lookups >= LOOKUPS {
-                    return false;
-                }
-                let (event, looked) = holder(bins, self.bin, row);
-                lookups += looked;
-                self.row += 1;
-                event.into_iter().for_each(|event| self.put(event, emit));
-            }
-            (self.bin, self.row, self.has_figures) = (self.bin + 1, 0, false);
         }
         let &mut Copy { id, cut, records, phases, .. } = self;
         emit(&Event::HistoryEnd { id, cut, records, phases });
         true
     }
 
-    fn figures(&mut self, bin: &Bin, before: Option<&Bin>, emit: &mut dyn FnMut(&Event)) {
+    /// Writes the first bin of `bins`, to which the one before and those that follow are compared.
+    fn bin(&mut self, before: &[Bin], bins: &[Bin], emit: &mut dyn FnMut(&Event)) {
+        let (bin, before) = (&bins[0], before.last());
         let &Bin { from_ns, until_ns, samples, .. } = bin;
         let tier = self.tier as u8;
         self.put(Event::HistoryBin(HistoryBin { tier, samples, from_ns, until_ns }), emit);
@@ -129,7 +100,6 @@ impl Copy {
             self.put(Event::HistoryDevice(figures), emit);
             for (level, sums) in of.levels.iter().enumerate().filter(|(_, sums)| sums.calls[0] > 0)
             {
-                let others = &sums.others;
                 let level = HistoryLevel {
                     device,
                     of_framework: level == 1,
@@ -137,15 +107,15 @@ impl Copy {
                     highest: sums.highest,
                     allocations: sums.calls[0],
                     frees: sums.calls[1],
-                    other_stacks: others.stacks,
-                    other_lowest: others.lowest,
-                    other_highest: others.highest,
-                    other_grew: others.grew,
+                    other_stacks: sums.other_stacks,
+                    other_lowest: sums.other_lowest,
+                    other_highest: sums.other_highest,
+                    other_grew: sums.other_grew,
                 };
                 self.put(Event::HistoryLevel(level), emit);
             }
             let known = before.and_then(|bin| bin.devices.iter().find(|of| of.device == device));
-            let known: [u64; KINDS] = known.map_or([0; KINDS], |of: &OfDevice| of.kinds);
+            let known = known.map_or([0; KINDS], |of| of.kinds);
             for kind in Kind::ALL {
                 let bytes = of.kinds[kind as usize];
                 if bytes != known[kind as usize] {
@@ -154,36 +124,33 @@ impl Copy {
                 }
             }
         }
-        if self.bytes >= self.most_bytes {
-            self.cut |= !bin.phases.is_empty();
-            return;
-        }
-        for phase in &bin.phases {
-            self.put(Event::HistoryPhase(*phase), emit);
+        let phases = bin.phases.iter().map(|phase| Event::HistoryPhase(*phase));
+        let rows = bin.rows.iter().filter(|row| !before.is_some_and(|bin| is_same(bin, row)));
+        for event in phases.chain(rows.map(|row| holder(bins, row))) {
+            if self.bytes >= self.most_bytes {
+                self.cut = true;
+                return;
+            }
+            self.put(event, emit);
         }
     }
 }
 
-fn is_same(bin: Option<&Bin>, row: &Row) -> bool {
-    let known = bin.and_then(|bin| bin.row(row.key));
+fn is_same(bin: &Bin, row: &Row) -> bool {
+    let known = bin.row(row.key);
     known.is_some_and(|known| known.lowest == row.lowest && known.highest == row.highest)
 }
 
-/// The record of a row, unless the record of an earlier bin stands for it; and the number of rows that were looked for.
-/// A tier has no more bins than a run is long.
-fn holder(bins: &[Bin], at: usize, row: &Row) -> (Option<Event>, usize) {
-    if is_same(at.checked_sub(1).map(|before| &bins[before]), row) {
-        return (None, 1);
-    }
-    let later = bins[at + 1..].iter().take(usize::from(u8::MAX));
-    let run = later.take_while(|bin| is_same(Some(bin), row)).count();
-    let holder = HistoryHolder {
-        run: run as u8,
+/// The record of a row, which also stands for the bins that follow and have the same. A tier has no more bins than a run is
+/// long.
+fn holder(bins: &[Bin], row: &Row) -> Event {
+    let later = bins[1..].iter().take(usize::from(u8::MAX));
+    Event::HistoryHolder(HistoryHolder {
+        run: later.take_while(|bin| is_same(bin, row)).count() as u8,
         of_framework: row.key.level() == 1,
         stack: row.key.stack(),
         device: row.key.device(),
         lowest: row.lowest,
         highest: row.highest,
-    };
-    (Some(Event::HistoryHolder(holder)), run + 2)
+    })
 }

@@ -12,7 +12,7 @@ struct OfDevice {
 
 /// Between two samples a device counts with the mean of both.
 #[derive(Default)]
-pub(super) struct OverTime {
+pub struct OverTime {
     devices: Vec<OfDevice>,
     /// The sample before the one that is being taken, and that one.
     before_ns: u64,
@@ -46,7 +46,7 @@ impl OverTime {
         of.bytes = bytes;
     }
 
-    pub(super) fn of(&self, device: DeviceId) -> Option<HeldBytes> {
+    pub fn of(&self, device: DeviceId) -> Option<HeldBytes> {
         const SECOND_NS: u128 = 1_000_000_000;
         let of = self.devices.iter().find(|of| of.device == device)?;
         let seconds = |byte_ns: u128| u64::try_from(byte_ns / SECOND_NS).unwrap_or(u64::MAX);

@@ -23,21 +23,6 @@ const DEEPEST: usize = HistoryPhase::DEEPEST;
 /// program's step has evicted.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
-/// Ids of the names of nested ranges, from the outermost one inwards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Path {
-    names: [u32; DEEPEST],
-    depth: u8,
-}
-
-impl Path {
-    fn of(names: [u32; DEEPEST], depth: u32) -> Path {
-        let mut path = Path { names, depth: depth.min(DEEPEST as u32) as u8 };
-        path.names[usize::from(path.depth)..].fill(0);
-        path
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     /// By the address of its own data, which no two threads share.
@@ -48,6 +33,7 @@ enum Owner {
 
 struct Open {
     owner: Owner,
+    /// Ids of the names of nested ranges, from the outermost one inwards; 0 where there is none.
     names: [u32; DEEPEST],
     /// Ranges that are open, also those too deep for a name.
     depth: u32,
@@ -107,15 +93,15 @@ impl Phases {
         }
     }
 
-    /// A sample begins: passes on the rows since the one before.
-    pub(super) fn sample(&self, ledger: &Ledger, now_ns: u64, mut row: impl FnMut(HistoryPhase)) {
+    /// A sample begins: adds the rows since the one before.
+    pub(super) fn sample(&self, ledger: &Ledger, now_ns: u64, to: &mut Vec<HistoryPhase>) {
         if !self.any.load(Relaxed) {
             return;
         }
         let mut state = self.state.lock();
         state.look_for_devices(ledger, now_ns);
         state.settle(ledger, now_ns);
-        state.rows.drain(..).for_each(&mut row);
+        state.rows.drain(..).for_each(|row| add(to, row));
     }
 
     /// The highest bytes of a device since the last sample. It restarts with what is live.
@@ -149,10 +135,25 @@ impl State {
         for (device, highest) in taken {
             let peak = ledger.take_recent_peak(*device);
             *highest = peak.max(*highest);
-            let mut add = |path: Path| add(rows, row(*device, path, peak, at_ns, open_ns));
-            open.iter().for_each(|open| add(Path::of(open.names, open.depth)));
+            let mut add = |names: [u32; DEEPEST], depth: u32| {
+                let ([first, second, third, fourth], device) = (names, *device);
+                let depth = depth.min(DEEPEST as u32) as u8;
+                let row = HistoryPhase {
+                    device,
+                    depth,
+                    first,
+                    second,
+                    third,
+                    fourth,
+                    peak,
+                    at_ns,
+                    open_ns,
+                };
+                add(rows, row);
+            };
+            open.iter().for_each(|open| add(open.names, open.depth));
             if open.is_empty() {
-                add(Path::default());
+                add([0; DEEPEST], 0);
             }
         }
     }
@@ -171,6 +172,9 @@ impl State {
         let Some(at) = self.place(owner) else { return };
         let open = &mut self.open[at];
         (open.depth, open.marked_ns) = (open.depth.saturating_sub(1), now_ns);
+        if let Some(place) = open.names.get_mut(open.depth as usize) {
+            *place = 0;
+        }
         if open.depth == 0 {
             self.open.swap_remove(at);
         }
@@ -189,12 +193,6 @@ impl State {
         self.open.try_push(open).ok()?;
         self.open.len().checked_sub(1)
     }
-}
-
-fn row(device: DeviceId, path: Path, peak: u64, at_ns: u64, open_ns: u64) -> HistoryPhase {
-    let [first, second, third, fourth] = path.names;
-    let depth = path.depth;
-    HistoryPhase { device, depth, first, second, third, fourth, peak, at_ns, open_ns }
 }
 
 fn is_same(one: &HistoryPhase, other: &HistoryPhase) -> bool {

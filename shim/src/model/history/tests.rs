@@ -60,12 +60,12 @@ impl Program {
 
     fn copy(&self, most_bytes: u64) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut copy = Copy::begin(1, most_bytes, &mut |event| events.push(*event));
+        let mut copy = Copy::begin(1, most_bytes, &self.ledger, &mut |event| events.push(*event));
         loop {
             let before = events.len();
             let done = copy.slice(&self.history, &mut |event| events.push(*event));
-            // The figures of a bin are not divided: 13 kinds, two levels, four phases and two more for each device.
-            assert!(events.len() - before <= 32 + 24, "{}", events.len() - before);
+            // The rows of two levels and two orders; 13 kinds, two levels, four phases and two more for each device.
+            assert!(events.len() - before <= 4 * 64 + 24, "{}", events.len() - before);
             if done {
                 return events;
             }

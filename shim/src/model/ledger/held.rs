@@ -24,8 +24,6 @@ pub struct Held {
     pub of_framework: bool,
     pub stack: StackId,
     pub bytes: u64,
-    /// Bytes and allocations at the device's highest peak.
-    pub at_peak: [u64; 2],
     /// Allocations and frees since the start.
     pub calls: [u64; 2],
 }
@@ -46,7 +44,6 @@ impl Ledger {
             of_framework: false,
             stack: StackId(0),
             bytes: 0,
-            at_peak: [0; 2],
             calls: [0; 2],
         };
         let mut found = [NONE; SLICE];
@@ -75,7 +72,6 @@ impl Ledger {
                     of_framework: maker.kind == Kind::Block,
                     stack: maker.stack,
                     bytes,
-                    at_peak: slot.held().at(SummaryMoment::Peak, epoch),
                     calls: [totals.allocations, totals.frees],
                 };
                 count += 1;

@@ -9,7 +9,7 @@ mod rolling;
 use super::*;
 use crate::config::Config;
 use crate::model::history::Phases;
-use crate::model::ledger::{Cursor, Entry, Ledger};
+use crate::model::ledger::{Entry, Ledger};
 use crate::model::sites::{SiteKey, Sites};
 use crate::trace_writer::maintenance::{Cost, ProcessView};
 use std::collections::BTreeMap;
@@ -227,22 +227,9 @@ impl ProcessView for Fake {
         &self.phases
     }
 
-    fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {
-        self.ledger.begin_checkpoint(id, append);
-    }
-
     fn limits(&self, _: DeviceId, _: &mut dyn FnMut(&Event)) {}
 
     fn others(&self, _: bool, _: &mut dyn FnMut(&Event)) {}
 
     fn checkpoint_frame(&self, _: u32, _: &mut dyn FnMut(&Event)) {}
-
-    fn checkpoint_slice(
-        &self,
-        cursor: &mut Cursor,
-        budget: usize,
-        emit: &mut dyn FnMut(&Event),
-    ) -> bool {
-        self.ledger.checkpoint_slice(cursor, budget, emit)
-    }
 }

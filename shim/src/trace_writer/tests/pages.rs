@@ -58,17 +58,18 @@ fn own_file(directory: &Path) -> PathBuf {
     directory.join(file)
 }
 
-fn in_runtime(runtime: &Path) -> impl FnOnce(&mut TraceWriter) {
-    let runtime = runtime.to_path_buf();
-    move |recorder| recorder.directories.runtime = Some(runtime)
+fn in_runtime(runtime: &Path) -> Config {
+    let mut config = Config::from(std::iter::empty());
+    config.runtime_directory = Some(runtime.into());
+    config
 }
 
 #[test]
 fn a_page_from_the_first_use_to_the_end() {
     let (Some(runtime), traces) = (shared(), Scratch::new("live")) else { return };
     let directory = runtime.path().join("vramtrace");
-    let recorder = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
-    recorder.start();
+    let recorder = recorder(traces.path(), "unlimited", |_| ());
+    recorder.start(&in_runtime(runtime.path()));
     assert_eq!(std::fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
     let pid = std::process::id();
     let start = Stat::of_this_process().unwrap().start_ticks;
@@ -116,8 +117,8 @@ fn a_page_from_the_first_use_to_the_end() {
 #[test]
 fn a_block_brings_to_the_page_what_calls_before_it_changed() {
     let (Some(runtime), traces) = (shared(), Scratch::new("behind")) else { return };
-    let recorder = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
-    recorder.start();
+    let recorder = recorder(traces.path(), "unlimited", |_| ());
+    recorder.start(&in_runtime(runtime.path()));
     let page = open(&own_file(&runtime.path().join("vramtrace")));
     let (fake, site) = (Fake::default(), site(recorder, 0));
     let shown = || page.devices().1.first().map_or(0, |device| device.live);
@@ -175,8 +176,8 @@ fn pages_of_the_dead_go_and_strangers_stay() {
     for name in stay.iter().chain(&go) {
         std::fs::write(directory.join(name), "").unwrap();
     }
-    let recorder = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
-    recorder.start();
+    let recorder = recorder(traces.path(), "unlimited", |_| ());
+    recorder.start(&in_runtime(runtime.path()));
     recorder.end(&Fake::default());
     let mut expected = stay.to_vec();
     expected.sort();
@@ -189,8 +190,8 @@ fn a_directory_of_others_is_not_used() {
     let directory = runtime.path().join("vramtrace");
     std::fs::create_dir(&directory).unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let open_to_all = recorder(traces.path(), "off", in_runtime(runtime.path()));
-    open_to_all.start();
+    let open_to_all = recorder(traces.path(), "off", |_| ());
+    open_to_all.start(&in_runtime(runtime.path()));
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
     open_to_all.end(&Fake::default());
 
@@ -199,8 +200,8 @@ fn a_directory_of_others_is_not_used() {
     std::fs::create_dir(&elsewhere).unwrap();
     std::fs::set_permissions(&elsewhere, std::fs::Permissions::from_mode(0o700)).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &directory).unwrap();
-    let linked = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
-    linked.start();
+    let linked = recorder(traces.path(), "unlimited", |_| ());
+    linked.start(&in_runtime(runtime.path()));
     assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
     linked.end(&Fake::default());
 }
@@ -220,8 +221,8 @@ fn is_locked(file: &Path) -> bool {
 fn the_file_is_locked_for_as_long_as_the_process_lives_and_not_by_its_children() {
     let (Some(runtime), traces) = (shared(), Scratch::new("locked")) else { return };
     let directory = runtime.path().join("vramtrace");
-    let recorder = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
-    recorder.start();
+    let recorder = recorder(traces.path(), "unlimited", |_| ());
+    recorder.start(&in_runtime(runtime.path()));
     let file = own_file(&directory);
     assert!(is_locked(&file) && copied(&file).is_locked() && open(&file).is_locked());
     let fake = Fake::default();
@@ -275,11 +276,10 @@ fn files_of_ended_processes_in_other_namespaces_go_by_their_lock() {
     whole.l_type = libc::F_WRLCK as i16;
     // SAFETY: a structure of our own.
     assert_eq!(unsafe { libc::fcntl(lock.as_raw_fd(), libc::F_OFD_SETLK, &whole) }, 0);
-    let place = runtime.path().to_path_buf();
-    let recorder = recorder(traces.path(), "unlimited", |recorder| {
-        recorder.directories.given = Some(place);
-    });
-    recorder.start();
+    let recorder = recorder(traces.path(), "unlimited", |_| ());
+    let mut config = Config::from(std::iter::empty());
+    config.live_directory = Some(runtime.path().into());
+    recorder.start(&config);
     let own = own_file(&given);
     recorder.end(&Fake::default());
     assert!(!own.exists());
