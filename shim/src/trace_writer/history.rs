@@ -1,14 +1,14 @@
 //! When the history (`model/history`) is sampled, and when a copy of it is written. Only traces with a limit have one: the
 //! events of others are all there.
 //!
-//! A copy takes about a 32nd of the limit at most, and the windows of the last one stay (`retention.rs`), with those of
-//! the one that is being written. One is written before the first events are erased, then when eight times as many bytes
+//! A copy takes about a 32nd of the limit at most, and the windows of the last one stay (`retention.rs`). One is written before the first events are erased, then when eight times as many bytes
 //! of events came, and at the end.
 
 use super::TraceWriter;
 use super::maintenance::{Maintenance, ProcessView};
 use super::trace::Trace;
-use crate::model::history::{Copy, History, OverTime};
+use crate::model::history::{History, OverTime};
+use vramtrace_format::Event;
 
 /// A copy takes at most one part in so many of the limit, and at most so many bytes.
 const PART: u64 = 32;
@@ -26,32 +26,23 @@ pub(super) struct HistoryKeeper {
     history: History,
     /// Most bytes of the trace.
     limit: u64,
-    copy: Option<Copy>,
     copies: u32,
     /// Bytes of event windows when the last copy began, and its own.
     since_bytes: u64,
     last_bytes: u64,
+    /// When the next copy may begin.
     due_ns: u64,
-    cost_ns: u64,
 }
 
 impl HistoryKeeper {
     pub(super) fn new(limit: u64) -> HistoryKeeper {
-        HistoryKeeper {
-            history: History::new(limit),
-            limit,
-            copy: None,
-            copies: 0,
-            since_bytes: 0,
-            last_bytes: 0,
-            due_ns: 0,
-            cost_ns: 0,
-        }
+        let history = History::new(limit);
+        HistoryKeeper { history, limit, copies: 0, since_bytes: 0, last_bytes: 0, due_ns: 0 }
     }
 
     /// The last copy is lost: another one is due.
     pub(super) fn lost(&mut self) {
-        (self.copies, self.copy) = (0, None);
+        self.copies = 0;
     }
 
     fn is_copy_due(&self, event_bytes: u64, now_ns: u64) -> bool {
@@ -65,32 +56,22 @@ impl HistoryKeeper {
 }
 
 impl TraceWriter {
-    /// Does a slice of the history's work. True: there is more to do at the next call. `trace`: `None` while events are
-    /// not recorded; the samples go on.
+    /// Takes a sample or writes a copy, if one is due. `trace`: `None` while events are not recorded; the samples go on.
     pub(super) fn keep_history(
         &self,
         maintenance: &mut Maintenance,
         view: &impl ProcessView,
         trace: Option<&Trace>,
         now_ns: u64,
-    ) -> bool {
-        let Some(keeper) = &mut maintenance.history else { return false };
-        if trace.is_none() {
-            keeper.copy = None;
+    ) {
+        let Some(keeper) = &mut maintenance.history else { return };
+        if keeper.history.is_due(now_ns) {
+            self.sample(keeper, view, now_ns);
+        } else if let Some(trace) = trace
+            && keeper.is_copy_due(trace.event_bytes(), now_ns)
+        {
+            self.copy_history(keeper, view, trace, now_ns);
         }
-        match trace {
-            Some(trace) if keeper.copy.is_some() => self.copy_slice(keeper, trace, now_ns),
-            _ if keeper.history.is_due(now_ns) => {
-                let clock = || self.clock.now_ns();
-                keeper.history.slice(view.ledger(), view.phases(), now_ns, clock);
-                return !keeper.history.is_idle();
-            }
-            Some(trace) if keeper.is_copy_due(trace.event_bytes(), now_ns) => {
-                self.begin_copy(keeper, view, trace, now_ns);
-            }
-            _ => return false,
-        }
-        true
     }
 
     /// The last sample and copy, if events were erased.
@@ -102,17 +83,14 @@ impl TraceWriter {
         now_ns: u64,
     ) {
         let Some(keeper) = &mut maintenance.history else { return };
-        if !trace.with_retention(|retention| retention.has_erased()) {
-            return;
+        if trace.with_retention(|retention| retention.has_erased()) {
+            self.sample(keeper, view, now_ns);
+            self.copy_history(keeper, view, trace, now_ns);
         }
-        while keeper.copy.is_some() {
-            self.copy_slice(keeper, trace, now_ns);
-        }
-        keeper.history.sample_now(view.ledger(), view.phases(), now_ns);
-        self.begin_copy(keeper, view, trace, now_ns);
-        while keeper.copy.is_some() {
-            self.copy_slice(keeper, trace, now_ns);
-        }
+    }
+
+    fn sample(&self, keeper: &mut HistoryKeeper, view: &impl ProcessView, now_ns: u64) {
+        keeper.history.sample(view.ledger(), view.phases(), now_ns, || self.clock.now_ns());
     }
 
     /// How much each device held for how long, up to now, where the process ends. `None`: the trace has no limit, or
@@ -123,7 +101,7 @@ impl TraceWriter {
         Some(history.held_over_time(view.ledger(), view.phases(), self.clock.now_ns()))
     }
 
-    fn begin_copy(
+    fn copy_history(
         &self,
         keeper: &mut HistoryKeeper,
         view: &impl ProcessView,
@@ -132,27 +110,16 @@ impl TraceWriter {
     ) {
         keeper.copies = keeper.copies.saturating_add(1);
         keeper.since_bytes = trace.event_bytes();
-        (keeper.due_ns, keeper.cost_ns) = (now_ns, 0);
-        trace.with_retention(|retention| retention.history_begins(trace.sequence()));
+        let from = trace.sequence();
         let most = (keeper.limit / PART).min(COPY_MOST);
-        let copy = Copy::begin(keeper.copies, most, view.ledger(), &mut |event| self.record(event));
-        keeper.copy = Some(copy);
-    }
-
-    fn copy_slice(&self, keeper: &mut HistoryKeeper, trace: &Trace, now_ns: u64) {
-        let Some(copy) = &mut keeper.copy else { return };
-        let done = copy.slice(&keeper.history, &mut |event| self.record(event));
-        keeper.cost_ns += self.clock.now_ns().saturating_sub(now_ns);
-        if !done {
-            return;
-        }
-        keeper.last_bytes = copy.bytes();
-        if copy.is_cut() {
+        let record = &mut |event: &Event| self.record(event);
+        let (bytes, is_cut) = keeper.history.copy(keeper.copies, most, view.ledger(), record);
+        trace.with_retention(|retention| retention.set_history(from..=trace.sequence()));
+        keeper.last_bytes = bytes;
+        if is_cut {
             keeper.history.shrink();
         }
-        keeper.copy = None;
-        let pause_ns = EVERY_NS.max(keeper.cost_ns.saturating_mul(SHARE));
-        keeper.due_ns = keeper.due_ns.saturating_add(pause_ns);
-        trace.with_retention(|retention| retention.history_ends(trace.sequence()));
+        let cost_ns = self.clock.now_ns().saturating_sub(now_ns);
+        keeper.due_ns = now_ns.saturating_add(EVERY_NS.max(cost_ns.saturating_mul(SHARE)));
     }
 }

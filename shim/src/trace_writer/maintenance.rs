@@ -185,7 +185,6 @@ impl TraceWriter {
         if written.is_some() {
             self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
         }
-        let mut samples = false;
         if let Some(trace) = trace {
             self.keep_checkpoints(maintenance, view, trace, now_ns, end);
         }
@@ -194,9 +193,9 @@ impl TraceWriter {
                 own_stack::run(|| self.end_history(maintenance, view, trace, now_ns));
             }
             _ if state == SILENT => {}
-            _ => samples = self.keep_history(maintenance, view, trace, now_ns),
+            _ => self.keep_history(maintenance, view, trace, now_ns),
         }
-        let busy = samples || maintenance.running.is_some() && trace.is_some();
+        let busy = maintenance.running.is_some() && trace.is_some();
         self.due_ns.store(if busy { 0 } else { maintenance.figures_due_ns }, Ordering::Relaxed);
         // Other threads go on with a checkpoint meanwhile.
         drop(guard);
@@ -258,7 +257,7 @@ impl TraceWriter {
             || match self.state.load(Ordering::Acquire) {
                 TOTALS => {
                     (end || now_ns >= maintenance.totals_due_ns)
-                        && room_for_totals(maintenance, trace, now_ns, end)
+                        && room_for_totals(maintenance, now_ns, end)
                 }
                 _ => maintenance.max.is_some_and(|max| grown >= maintenance.interval(max)),
             };
@@ -443,10 +442,10 @@ pub(super) fn counters(view: &impl ProcessView) -> Vec<Counters> {
 
 /// If nothing can be punched, each checkpoint takes room permanently: they are written at doubling
 /// intervals, and the last room is reserved for the one at the end.
-fn room_for_totals(maintenance: &mut Maintenance, trace: &Trace, now_ns: u64, end: bool) -> bool {
+fn room_for_totals(maintenance: &mut Maintenance, now_ns: u64, end: bool) -> bool {
     maintenance.totals_due_ns = now_ns.saturating_mul(2);
     // It may have grown since the last one, and takes whole windows.
     let cost = 2 * maintenance.last_cost + (4 << 18);
-    let left = trace.with_retention(|retention| retention.left()).unwrap_or(u64::MAX);
+    let left = maintenance.max.map_or(u64::MAX, |max| max / 2);
     left >= if end { cost } else { 2 * cost }
 }

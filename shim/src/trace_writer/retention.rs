@@ -7,6 +7,7 @@
 use super::failure::Failure;
 use crate::runtime::fallible::{MakeRoom, TryPush};
 use crate::runtime::hash_table::NoMemory;
+use std::ops::RangeInclusive;
 use vramtrace_format::{DeviceId, HEADER_BYTES, SLOT, StopReason, WindowKind};
 
 /// An event window that has not been erased.
@@ -51,9 +52,8 @@ pub struct Retention {
     peaks: Vec<Peak>,
     /// Devices whose peak was given up since the last query.
     lost: Vec<DeviceId>,
-    /// The windows with the last copy of the history, and where the one that is being written begins.
-    history: Option<(u64, u64)>,
-    next_history: Option<u64>,
+    /// The windows with the last copy of the history.
+    history: Option<RangeInclusive<u64>>,
     has_erased: bool,
 }
 
@@ -68,7 +68,6 @@ impl Retention {
             peaks: Vec::new(),
             lost: Vec::new(),
             history: None,
-            next_history: None,
             has_erased: false,
         }
     }
@@ -135,11 +134,6 @@ impl Retention {
         self.totals_only = true;
     }
 
-    /// Bytes that checkpoints may still take; `None` = any number.
-    pub fn left(&self) -> Option<u64> {
-        Some(self.limit? / 2)
-    }
-
     fn oldest_free(&self) -> Option<usize> {
         let tail = self.tail();
         self.windows.iter().position(|window| {
@@ -179,25 +173,17 @@ impl Retention {
     }
 
     fn has_history(&self, sequence: u64) -> bool {
-        self.history.is_some_and(|(from, to)| (from..=to).contains(&sequence))
-            || self.next_history.is_some_and(|from| sequence >= from)
+        self.history.as_ref().is_some_and(|windows| windows.contains(&sequence))
     }
 
     /// The copy may be erased; another one follows.
     fn drop_history(&mut self) -> bool {
-        self.next_history.take().is_some() | self.history.take().is_some()
+        self.history.take().is_some()
     }
 
-    /// A copy of the history begins in this window (or later). The one before stays until it ends.
-    pub fn history_begins(&mut self, sequence: u64) {
-        self.next_history = Some(sequence);
-    }
-
-    /// It is complete with this window (or earlier).
-    pub fn history_ends(&mut self, sequence: u64) {
-        if let Some(from) = self.next_history.take() {
-            self.history = Some((from, sequence));
-        }
+    /// A copy of the history is in these windows, which are behind the last checkpoint.
+    pub fn set_history(&mut self, windows: RangeInclusive<u64>) {
+        self.history = Some(windows);
     }
 
     /// Whether any events were erased, or none are written any more.
@@ -307,7 +293,7 @@ mod tests {
             self.retention.checkpoint_ends(self.next - 1);
         }
 
-        fn is_whole(&self, mut range: std::ops::RangeInclusive<u64>) -> bool {
+        fn is_whole(&self, mut range: RangeInclusive<u64>) -> bool {
             !range.any(|sequence| self.erased.contains(&sequence))
         }
     }
@@ -357,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_whole_copy_of_the_history_stays_and_the_one_that_is_written() {
+    fn the_last_copy_of_the_history_stays() {
         // The copies take less than a quarter of it.
         let mut file = File::new(64);
         for step in 0..200u64 {
@@ -367,14 +353,14 @@ mod tests {
                 file.checkpoint();
             }
             match now {
-                50 | 120 => file.retention.history_begins(now),
-                52 | 130 => file.retention.history_ends(now),
-                // Until the next one is whole.
-                129 => assert!(file.is_whole(50..=52) && file.is_whole(120..=129)),
+                52 => file.retention.set_history(50..=52),
+                // Until there is another one.
+                129 => assert!(file.is_whole(50..=52)),
+                130 => file.retention.set_history(128..=130),
                 _ => {}
             }
         }
-        assert!(file.is_whole(120..=130) && !file.is_whole(50..=50), "{:?}", file.erased);
+        assert!(file.is_whole(128..=130) && !file.is_whole(50..=50), "{:?}", file.erased);
         assert!(file.retention.has_erased());
     }
 

@@ -1,4 +1,4 @@
-//! Writes all bins as events, in slices of one bin. A stack whose figures are the same in several bins is written once.
+//! Writes all bins as events. A stack whose figures are the same in several bins is written once.
 
 use super::bins::{Bin, Row};
 use super::sampler::{EVERY_NS, History};
@@ -18,86 +18,73 @@ pub(super) fn bytes_of(event: &Event) -> u64 {
     }
 }
 
-/// A copy under way. The bins may not change meanwhile: no sample is taken.
-pub struct Copy {
-    id: u32,
-    most_bytes: u64,
+/// Writes a copy, and counts what it has.
+struct Writer<'e> {
+    emit: &'e mut dyn FnMut(&Event),
     bytes: u64,
+    most_bytes: u64,
     records: u64,
     /// Records of phases, which `records` does not count.
     phases: u64,
+    /// Holders were left out.
     cut: bool,
-    /// The next bin.
-    tier: usize,
-    bin: usize,
 }
 
-impl Copy {
-    /// Writes the largest holders at each device's highest peak. `most_bytes`: how long it may become.
-    pub fn begin(id: u32, most_bytes: u64, ledger: &Ledger, emit: &mut dyn FnMut(&Event)) -> Copy {
+impl History {
+    /// Writes the largest holders at each device's highest peak, and all bins. `most_bytes`: how long it may become.
+    /// Returns its bytes, and whether holders were left out.
+    pub fn copy(
+        &self,
+        id: u32,
+        most_bytes: u64,
+        ledger: &Ledger,
+        emit: &mut dyn FnMut(&Event),
+    ) -> (u64, bool) {
         emit(&Event::HistoryBegin { id, every_ns: EVERY_NS });
-        let (bytes, records, phases, cut, tier, bin) = (0, 0, 0, false, 0, 0);
-        let mut copy = Copy { id, most_bytes, bytes, records, phases, cut, tier, bin };
+        let mut to = Writer { emit, bytes: 0, most_bytes, records: 0, phases: 0, cut: false };
         for device in ledger.devices() {
             for of_framework in [false, true] {
                 for holder in ledger.holders(device, SummaryMoment::Peak, of_framework) {
-                    copy.put(Event::HistoryPeakHolder(holder), emit);
+                    to.put(Event::HistoryPeakHolder(holder));
                 }
             }
         }
-        copy
+        for (tier, bins) in (0..).zip(self.tiers.each_ref().map(|tier| &tier.bins)) {
+            for at in 0..bins.len() {
+                // The figures of very many devices: what is finer is left out.
+                if to.bytes < 2 * most_bytes {
+                    to.bin(tier, &bins[..at], &bins[at..]);
+                } else {
+                    to.cut = true;
+                }
+            }
+        }
+        let Writer { emit, bytes, records, phases, cut, .. } = to;
+        emit(&Event::HistoryEnd { id, cut, records, phases });
+        (bytes, cut)
     }
+}
 
-    /// Bytes of its records.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Whether holders were left out.
-    pub fn is_cut(&self) -> bool {
-        self.cut
-    }
-
-    fn put(&mut self, event: Event, emit: &mut dyn FnMut(&Event)) {
+impl Writer<'_> {
+    fn put(&mut self, event: Event) {
         match event {
             Event::HistoryPhase(_) => self.phases += 1,
             _ => self.records += 1,
         }
         self.bytes += bytes_of(&event);
-        emit(&event);
-    }
-
-    /// Writes the next bin. True: the copy is complete.
-    pub fn slice(&mut self, history: &History, emit: &mut dyn FnMut(&Event)) -> bool {
-        while let Some(tier) = history.tiers.get(self.tier) {
-            if self.bin == tier.bins.len() {
-                (self.tier, self.bin) = (self.tier + 1, 0);
-            } else if self.bytes >= 2 * self.most_bytes {
-                // The figures of very many devices: what is finer is left out.
-                self.cut = true;
-                break;
-            } else {
-                self.bin(&tier.bins[..self.bin], &tier.bins[self.bin..], emit);
-                self.bin += 1;
-                return false;
-            }
-        }
-        let &mut Copy { id, cut, records, phases, .. } = self;
-        emit(&Event::HistoryEnd { id, cut, records, phases });
-        true
+        (self.emit)(&event);
     }
 
     /// Writes the first bin of `bins`, to which the one before and those that follow are compared.
-    fn bin(&mut self, before: &[Bin], bins: &[Bin], emit: &mut dyn FnMut(&Event)) {
+    fn bin(&mut self, tier: u8, before: &[Bin], bins: &[Bin]) {
         let (bin, before) = (&bins[0], before.last());
         let &Bin { from_ns, until_ns, samples, .. } = bin;
-        let tier = self.tier as u8;
-        self.put(Event::HistoryBin(HistoryBin { tier, samples, from_ns, until_ns }), emit);
+        self.put(Event::HistoryBin(HistoryBin { tier, samples, from_ns, until_ns }));
         for of in &bin.devices {
             let [refused_by_cap, refused_by_driver] = of.refused;
             let (device, peak) = (of.device, of.peak);
             let figures = HistoryDevice { device, peak, refused_by_cap, refused_by_driver };
-            self.put(Event::HistoryDevice(figures), emit);
+            self.put(Event::HistoryDevice(figures));
             for (level, sums) in of.levels.iter().enumerate().filter(|(_, sums)| sums.calls[0] > 0)
             {
                 let level = HistoryLevel {
@@ -112,7 +99,7 @@ impl Copy {
                     other_highest: sums.other_highest,
                     other_grew: sums.other_grew,
                 };
-                self.put(Event::HistoryLevel(level), emit);
+                self.put(Event::HistoryLevel(level));
             }
             let known = before.and_then(|bin| bin.devices.iter().find(|of| of.device == device));
             let known = known.map_or([0; KINDS], |of| of.kinds);
@@ -120,7 +107,7 @@ impl Copy {
                 let bytes = of.kinds[kind as usize];
                 if bytes != known[kind as usize] {
                     let kind = kind as u8;
-                    self.put(Event::HistoryKind { device, kind, bytes }, emit);
+                    self.put(Event::HistoryKind { device, kind, bytes });
                 }
             }
         }
@@ -131,7 +118,7 @@ impl Copy {
                 self.cut = true;
                 return;
             }
-            self.put(event, emit);
+            self.put(event);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The history of a process that runs for long: samples of the ledger, which a trace with a limit keeps when the events
 //! of the time are erased.
 //!
-//! A sample is taken once a second at most, in slices at the end of calls. It has the bytes of every stack. Samples are
+//! A sample is taken once a second at most, at the end of a call. It has the bytes of every stack. Samples are
 //! thinned into bins, in three tiers: the whole time since the start in up to 176 bins, of which two become one when
 //! there are too many; the last two hours in minutes; the last minute in seconds. A bin has the figures of each device,
 //! and tells 64 stacks of each level apart that hold most, and as many that grew most; the rest is one sum. What
@@ -11,15 +11,10 @@
 //!
 //! A bin also has the phases of the program in which a device's memory was highest, four for a device (`phases.rs`).
 //!
-//! A slice reads at most 128 sums of 512 slots, adds at most 128 stacks to the bins, or writes one bin. A sample takes at
-//! most one 200th of the time between two of them.
+//! Samples take at most one 200th of the time.
 //!
 //! The history is written to the trace as a copy of all bins, from time to time (`copy.rs`;
 //! `trace_writer/history.rs`). Memory: 96 bytes for each of at most 32,768 stacks, and up to 5 MiB of bins.
-//!
-//! ```text
-//! Idle --due--> Walk (ledger -> tracks) -> Add (tracks -> bins) -> Idle
-//! ```
 
 mod bins;
 mod copy;
@@ -32,7 +27,6 @@ mod tracks;
 #[cfg(test)]
 mod tests;
 
-pub use copy::Copy;
 pub use over_time::OverTime;
 pub use phases::Phases;
 pub use sampler::History;

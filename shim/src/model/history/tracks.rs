@@ -51,10 +51,6 @@ unsafe impl Slot for Track {
 pub(super) struct Tracks(Table<Track>);
 
 impl Tracks {
-    pub(super) fn capacity(&self) -> usize {
-        self.0.capacity()
-    }
-
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
@@ -77,23 +73,29 @@ impl Tracks {
         }
     }
 
-    /// Adds the sample to the bins of the stack in this slot, and its row to each bin that ends with the sample.
-    /// False: it holds nothing any more, and the slot has another stack now, or none.
-    pub(super) fn add(
-        &mut self,
-        index: usize,
-        sample: u32,
-        tiers: &mut [Tier; TIERS],
-        most_rows: usize,
-    ) -> bool {
-        let Some(track) = self.0.at_mut(index).filter(|track| track.added != sample) else {
-            return true;
-        };
-        track.added = sample;
-        let key = Key(track.key);
-        let bytes = if track.found == sample { track.bytes } else { 0 };
+    /// Adds the sample to the bins of each stack, and its rows to the bins that end with the sample.
+    pub(super) fn add(&mut self, sample: u32, tiers: &mut [Tier; TIERS], most_rows: usize) {
+        let mut index = 0;
+        while index < self.0.capacity() {
+            let track = self.0.at_mut(index).filter(|track| track.added != sample);
+            if track.is_some_and(|track| track.add(sample, tiers, most_rows)) {
+                // The slot has another stack now, or none.
+                self.0.clear_at(index, |_| ());
+            } else {
+                index += 1;
+            }
+        }
+    }
+}
+
+impl Track {
+    /// True: it holds nothing any more.
+    fn add(&mut self, sample: u32, tiers: &mut [Tier; TIERS], most_rows: usize) -> bool {
+        self.added = sample;
+        let key = Key(self.key);
+        let bytes = if self.found == sample { self.bytes } else { 0 };
         let mut is_idle = bytes == 0;
-        for (tier, bin) in tiers.iter_mut().zip(&mut track.bins) {
+        for (tier, bin) in tiers.iter_mut().zip(&mut self.bins) {
             bin.lowest = bin.lowest.min(bytes);
             if tier.now.rose(key) {
                 bin.highest = bytes;
@@ -106,9 +108,6 @@ impl Tracks {
                 *bin = InBin { lowest: u64::MAX, highest: 0, before: lowest };
             }
         }
-        if is_idle {
-            self.0.clear_at(index, |_| ());
-        }
-        !is_idle
+        is_idle
     }
 }

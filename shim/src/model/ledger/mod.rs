@@ -18,7 +18,6 @@ mod checkpoint;
 mod count;
 mod entry;
 mod figures;
-mod held;
 mod insert;
 mod pages;
 mod peaks;
@@ -33,8 +32,8 @@ mod model_test;
 
 pub use checkpoint::Cursor;
 pub use entry::Entry;
-pub use held::{Held, HeldCursor, Walked};
 pub use remove::{ContextTotals, Removed};
+pub use summary::Held;
 pub use totals::{DEVICES, KINDS, SiteTotals, Sums, device_at, device_index};
 
 use crate::runtime::hash_table::CROWDED;

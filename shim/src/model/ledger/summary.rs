@@ -7,7 +7,37 @@ use crate::runtime::fallible_map::Map;
 use vramtrace_format::summary::{is_held, keep_largest};
 use vramtrace_format::{DeviceId, Event, Kind, StackId, SummaryHolder, SummaryMoment};
 
+/// An epoch that has not begun: the sums are those of now.
+const NOW: u32 = u32::MAX;
+
+/// What one call site holds by one stack. There may be several of a stack.
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    pub device: DeviceId,
+    pub of_framework: bool,
+    pub stack: StackId,
+    pub bytes: u64,
+    /// Allocations and frees since the start.
+    pub calls: [u64; 2],
+}
+
 impl Ledger {
+    /// Visits what each call site holds. The sums are not of one moment. A shard is locked meanwhile.
+    pub fn each_held(&self, mut visit: impl FnMut(&Held)) {
+        for shard in &self.shards {
+            for slot in shard.lock().sites.slots.iter() {
+                let (maker, totals) = (slot.maker(), slot.at(NOW));
+                visit(&Held {
+                    device: maker.device,
+                    of_framework: maker.kind == Kind::Block,
+                    stack: maker.stack,
+                    bytes: slot.held().at(SummaryMoment::End, NOW)[0],
+                    calls: [totals.allocations, totals.frees],
+                });
+            }
+        }
+    }
+
     /// Bytes of each kind, and the largest holders, of one device.
     pub fn summary(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
         let totals = self.totals(device);
