@@ -12,7 +12,6 @@ pub mod history;
 pub mod imports;
 pub mod launched_kernels;
 pub mod ledger;
-pub mod live_sites;
 pub mod mapped_resources;
 pub mod names;
 pub mod pool_readers;

@@ -4,13 +4,44 @@
 use crate::hooks::process::oom;
 use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::state::Process;
-use crate::model::live_sites::Which;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
+use crate::runtime::lock::Lock;
 use crate::trace_writer::maintenance::ProcessView;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vramtrace_format::{
     DeviceId, LIVE_SITES, LiveSite, Space, StackId, SummaryHolder, SummaryMoment,
 };
+
+const EVERY_NS: u64 = 100_000_000;
+/// The sums may take 1 / PART of the time.
+const PART: u64 = 100;
+/// Stacks whose library is kept.
+const NAMES_MOST: usize = 1024;
+
+#[derive(Default)]
+pub struct LiveSites {
+    due_ns: AtomicU64,
+    /// Of stacks that were among the largest. The flag: of a framework's blocks, for which another library may be the
+    /// requester than for driver memory.
+    libraries: Lock<Map<(StackId, bool), String>>,
+}
+
+impl LiveSites {
+    /// Whether the sums are due: true for one thread at a time, which calls [`LiveSites::made`].
+    #[inline]
+    fn take_due(&self, now_ns: u64) -> bool {
+        let due_ns = self.due_ns.load(Relaxed);
+        now_ns >= due_ns && self.due_ns.compare_exchange(due_ns, u64::MAX, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The sums were made from `began_ns` to `now_ns`.
+    fn made(&self, began_ns: u64, now_ns: u64) {
+        let cost_ns = now_ns.saturating_sub(began_ns);
+        let due_ns = began_ns.saturating_add(EVERY_NS.max(cost_ns.saturating_mul(PART)));
+        self.due_ns.store(due_ns, Relaxed);
+    }
+}
 
 /// Sums the call sites and stores them in the live page, if that is due.
 #[inline]
@@ -30,10 +61,6 @@ fn store(p: &'static Process, now_ns: u64) {
     p.live_sites.made(now_ns, p.clock.now_ns());
 }
 
-fn which(holder: &SummaryHolder) -> Which {
-    (holder.stack, holder.of_framework)
-}
-
 fn largest(p: &'static Process) -> Vec<LiveSite> {
     let mut all: Vec<SummaryHolder> = Vec::new();
     for device in p.devices() {
@@ -49,13 +76,14 @@ fn largest(p: &'static Process) -> Vec<LiveSite> {
     all.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));
     all.truncate(LIVE_SITES);
     name(p, &all);
+    let known = p.live_sites.libraries.lock();
     let site = |holder: &SummaryHolder| LiveSite {
         ordinal: holder.device.0,
         of_framework: holder.of_framework,
         stack: holder.stack,
         bytes: holder.bytes,
         count: holder.count,
-        library: p.live_sites.library(which(holder)),
+        library: known.get(&(holder.stack, holder.of_framework)).cloned().unwrap_or_default(),
     };
     list_of(all.len(), all.iter().map(site)).unwrap_or_default()
 }
@@ -133,9 +161,38 @@ fn subtract_paused(p: &'static Process, all: &mut [SummaryHolder]) {
 
 /// Finds the libraries of stacks that were not among the largest before.
 fn name(p: &'static Process, holders: &[SummaryHolder]) {
-    let stacks = list_of(holders.len(), holders.iter().map(which)).unwrap_or_default();
-    let unknown = p.live_sites.unknown(&stacks);
-    if !unknown.is_empty() {
-        p.live_sites.name(oom::libraries(p, &unknown));
+    let mut known = p.live_sites.libraries.lock();
+    if known.len() > NAMES_MOST {
+        known.clear();
+    }
+    let stacks = holders.iter().map(|holder| (holder.stack, holder.of_framework));
+    let unknown = list_of(holders.len(), stacks.filter(|stack| !known.contains_key(stack)));
+    // While names are looked for, no lock is held.
+    drop(known);
+    let unknown = unknown.unwrap_or_default();
+    if unknown.is_empty() {
+        return;
+    }
+    let found = oom::libraries(p, &unknown);
+    let mut known = p.live_sites.libraries.lock();
+    for (stack, library) in found {
+        // Without memory it has no name.
+        let _ = known.insert(stack, library);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_that_take_long_are_made_rarely() {
+        let sites = LiveSites::default();
+        assert!(sites.take_due(5));
+        assert!(!sites.take_due(u64::MAX - 1), "a thread is at it");
+        sites.made(5, 6);
+        assert!(!sites.take_due(EVERY_NS) && sites.take_due(5 + EVERY_NS));
+        sites.made(EVERY_NS, 3 * EVERY_NS);
+        assert!(!sites.take_due(200 * EVERY_NS) && sites.take_due(201 * EVERY_NS));
     }
 }
