@@ -1,6 +1,6 @@
 //! What a call about a block reads and writes that is not recorded, in a line for each device and a word of the marks.
 
-use super::marks::{MarkBits, Marks};
+use super::marks::Marks;
 use crate::model::ledger::{DEVICES, device_index};
 use crate::model::torch_totals::CacheTotals;
 use crate::model::totals_due::Passing;
@@ -14,9 +14,8 @@ use vramtrace_format::DeviceId;
 #[repr(C)]
 pub struct BlockFigures {
     pub(super) devices: [DeviceBlocks; DEVICES],
-    pub(super) bits: MarkBits,
-    pub(super) draws: [DeviceDraws; DEVICES],
     pub(super) marks: Marks,
+    pub(super) draws: [DeviceDraws; DEVICES],
     pub(super) is_begun: AtomicBool,
 }
 
@@ -95,7 +94,7 @@ impl BlockFigures {
         size: i64,
         totals: CacheTotals,
     ) -> bool {
-        if !device.passing.may() || self.bits.may_be_recorded(address) {
+        if !device.passing.may() || self.marks.may_be_recorded(address) {
             return false;
         }
         if size > 0 {

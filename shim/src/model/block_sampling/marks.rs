@@ -9,17 +9,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 const CLASSES: usize = 1 << 16;
 
-#[repr(C, align(64))]
-pub(super) struct MarkBits([AtomicU64; CLASSES / 64]);
-
 /// All zero at first.
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct Marks {
+    bits: [AtomicU64; CLASSES / 64],
     counts: [AtomicU8; CLASSES],
 }
-
-/// Held while a count and its bit change: blocks of several devices may share them.
-pub(super) type Changing = Lock<()>;
 
 /// A block is 512 bytes long at least. The number of its 256 KiB chooses a line, and where in the line the first block has
 /// its bit: segments begin at multiples of 2 MiB. In one register: the place in the 256 KiB is above the number, and so changes
@@ -34,13 +29,13 @@ fn product(address: u64) -> u32 {
     ((address >> 9) as u32).rotate_right(9).wrapping_mul(0x9E37_79B1) >> 16
 }
 
-impl MarkBits {
+impl Marks {
     /// Whether a block at this address may be recorded. False is certain.
     #[cfg(any(not(target_arch = "x86_64"), miri))]
     #[inline(always)]
     pub fn may_be_recorded(&self, address: u64) -> bool {
         let class = class(address);
-        self.0[class / 64].load(Relaxed) >> (class % 64) & 1 != 0
+        self.bits[class / 64].load(Relaxed) >> (class % 64) & 1 != 0
     }
 
     /// The same with two registers less than in the compiler's code, so that none is saved on the stack.
@@ -53,7 +48,7 @@ impl MarkBits {
                 "rol {class:x}, 9",
                 "bt dword ptr [{bits}], {class:e}",
                 "jc {found}",
-                bits = in(reg) &raw const *self,
+                bits = in(reg) &raw const self.bits,
                 class = inout(reg) product(address) => _,
                 found = label { return true },
                 options(nostack, readonly),
@@ -62,44 +57,27 @@ impl MarkBits {
         false
     }
 
-    fn set(&self, class: usize, on: bool) {
-        let (word, bit) = (&self.0[class / 64], 1 << (class % 64));
-        let bits = word.load(Relaxed);
-        word.store(if on { bits | bit } else { bits & !bit }, Relaxed);
-    }
-}
-
-impl Marks {
     /// There may be a recorded block at address 0 for good.
-    pub fn add_null(&self, bits: &MarkBits) {
-        self.counts[class(0)].store(u8::MAX, Relaxed);
-        bits.set(class(0), true);
+    pub fn add_null(&self) {
+        self.set(class(0), u8::MAX);
     }
 
-    /// A block at this address is in the ledger from now on. Once there are 255 of its class it is no more known how many
-    /// there are, and the bit stays.
-    pub fn add(&self, bits: &MarkBits, changing: &Changing, address: u64) {
+    /// A block at this address is in the ledger from now on, or no more. Once there are 255 of its class it is no more known
+    /// how many there are, and the bit stays. `changing`: blocks of several devices may share the class.
+    pub fn mark(&self, changing: &Lock<()>, address: u64, is_recorded: bool) {
         let class = class(address);
-        let count = &self.counts[class];
         let _changing = changing.lock();
-        let marks = count.load(Relaxed);
-        count.store(marks.saturating_add(1), Relaxed);
-        if marks == 0 {
-            bits.set(class, true);
+        match self.counts[class].load(Relaxed) {
+            u8::MAX => {}
+            marks if is_recorded => self.set(class, marks + 1),
+            marks => self.set(class, marks.saturating_sub(1)),
         }
     }
 
-    pub fn remove(&self, bits: &MarkBits, changing: &Changing, address: u64) {
-        let class = class(address);
-        let count = &self.counts[class];
-        let _changing = changing.lock();
-        let marks = count.load(Relaxed);
-        if marks == 0 || marks == u8::MAX {
-            return;
-        }
-        count.store(marks - 1, Relaxed);
-        if marks == 1 {
-            bits.set(class, false);
-        }
+    fn set(&self, class: usize, marks: u8) {
+        self.counts[class].store(marks, Relaxed);
+        let (word, bit) = (&self.bits[class / 64], 1 << (class % 64));
+        let bits = word.load(Relaxed) & !bit;
+        word.store(if marks > 0 { bits | bit } else { bits }, Relaxed);
     }
 }

@@ -22,7 +22,6 @@ use crate::model::torch_totals::CacheTotals;
 use crate::runtime::lock::Lock;
 use figures::DeviceDraws;
 pub use figures::{BlockFigures, DeviceBlocks};
-use marks::Changing;
 use overhead::Overhead;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Event, sampling};
@@ -39,7 +38,8 @@ pub struct BlockSampling {
     /// The base-2 logarithm of the rate.
     rate: AtomicU32,
     overhead: Overhead,
-    changing: Changing,
+    /// Held while marks change.
+    changing: Lock<()>,
 }
 
 /// Whether a block is recorded.
@@ -65,7 +65,7 @@ impl BlockSampling {
             device.left.store(-1, Relaxed);
         }
         // Such a call is no block's, and this saves a comparison in all others.
-        figures.marks.add_null(&figures.bits);
+        figures.marks.add_null();
         let (rate, overhead) = (AtomicU32::new(LEAST), Overhead::new(bound));
         BlockSampling { figures, rate, overhead, changing: Lock::new(()) }
     }
@@ -83,16 +83,16 @@ impl BlockSampling {
     /// Whether a block at this address may be recorded. False is certain.
     #[inline]
     pub fn may_be_recorded(&self, address: u64) -> bool {
-        self.figures.bits.may_be_recorded(address)
+        self.figures.marks.may_be_recorded(address)
     }
 
     /// A block at this address is in the ledger from now on.
     pub fn is_recorded(&self, address: u64) {
-        self.figures.marks.add(&self.figures.bits, &self.changing, address);
+        self.figures.marks.mark(&self.changing, address, true);
     }
 
     pub fn is_removed(&self, address: u64) {
-        self.figures.marks.remove(&self.figures.bits, &self.changing, address);
+        self.figures.marks.mark(&self.changing, address, false);
     }
 
     /// The next call about a block of each device is not to be passed. After the request that it is to meet.
