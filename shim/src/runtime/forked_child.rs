@@ -18,6 +18,9 @@ pub struct Range {
     next: *mut Range,
 }
 
+// SAFETY: what changes once it is registered is the atomic.
+unsafe impl Sync for Range {}
+
 static RANGES: AtomicPtr<Range> = AtomicPtr::new(null_mut());
 
 /// Leaves this mapping of the recorder's out of children that are forked from now on.

@@ -25,6 +25,7 @@ pub mod heap;
 // Miri runs no assembly; a sanitizer has its own functions in front of these.
 #[cfg(not(any(miri, sanitized)))]
 pub mod late_binding;
+pub mod leaked;
 pub mod loaded_objects;
 pub mod loader;
 pub mod lock;

@@ -95,16 +95,14 @@ pub(super) fn new_window(
     kind: WindowKind,
     slots: u16,
     now_ns: u64,
-) -> Result<*mut Window, Failure> {
+) -> Result<&'static Window, Failure> {
     let bytes = slots as usize * SLOT;
     grid.make_room().map_err(|NoMemory| NO_MEMORY)?;
     let (memory, in_tail) = window_memory(&mut grid.tail, bytes)?;
     let slot = grid.take_reserved(slots).ok_or(NO_MEMORY)?;
-    let lane = match kind {
-        WindowKind::Events => 0,
-        WindowKind::Definitions => 1,
-    };
-    let sequence = grid.sequences[lane];
+    let next = &mut grid.sequences[kind as usize - 1];
+    let sequence = *next;
+    *next += 1;
     let header = WindowHeader { kind, slots, sequence, slot, base_time_ns: now_ns, file: tag };
     // SAFETY: the memory is mapped, zero, aligned to a page, and used through atomics alone until
     // the window is complete; `Window::release` says why nobody comes after that.
@@ -114,11 +112,9 @@ pub(super) fn new_window(
     if kind == WindowKind::Definitions {
         let _ = grid.definitions.try_push(slot);
     }
-    grid.sequences[lane] += 1;
     let (written, stored) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let made = Box::into_raw(Box::new(Window { writer, memory, bytes, in_tail, written, stored }));
-    // SAFETY: never freed, and shared from here on.
-    let _ = grid.open.try_push(unsafe { &*made });
+    let made = Box::leak(Box::new(Window { writer, memory, bytes, in_tail, written, stored }));
+    let _ = grid.open.try_push(made);
     Ok(made)
 }
 

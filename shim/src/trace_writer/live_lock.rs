@@ -6,21 +6,20 @@
 
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::forked_child::{self, Range};
+use crate::runtime::leaked::Leaked;
 use crate::runtime::private_table::Opened;
-use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// One page is the least that can be mapped. It lies behind the end of an empty file, so it is never touched.
 const BYTES: usize = 4096;
 
 pub struct LiveLock {
-    /// Where the mapping is; null before the first lock.
-    place: AtomicPtr<Range>,
+    /// Where the mapping is.
+    place: Leaked<Range>,
 }
 
 impl LiveLock {
     pub fn new() -> LiveLock {
-        LiveLock { place: AtomicPtr::new(null_mut()) }
+        LiveLock { place: Leaked::default() }
     }
 
     /// Takes the lock on the file that `open` opens for reading and writing, unless it is taken. False: the system
@@ -43,14 +42,9 @@ impl LiveLock {
         if !pages_granted(Site::Live) {
             return false;
         }
-        let reserved = || {
-            forked_child::reserve(BYTES).map_or(null_mut(), |range| &raw const *range as *mut Range)
-        };
-        let before = self.place.load(Ordering::Relaxed);
-        let place = if before.is_null() { reserved() } else { before };
-        self.place.store(place, Ordering::Relaxed);
-        // SAFETY: null, or a range that is never freed.
-        let Some(range) = (unsafe { place.as_ref() }) else { return false };
+        let known = self.place.get().or_else(|| forked_child::reserve(BYTES));
+        let Some(range) = known else { return false };
+        self.place.set(range);
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         // SAFETY: in place of our own mapping, to which there is no reference.
         let map = |at| unsafe { libc::mmap(at, BYTES, libc::PROT_NONE, flags, file.number(), 0) };

@@ -41,6 +41,7 @@ use crate::model::ledger::Sink;
 use crate::runtime::clock::{self, ProcessClock};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::hash_table::prefetch;
+use crate::runtime::leaked::Leaked;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::own_stack;
@@ -55,8 +56,7 @@ use live::PublishedPage;
 use means::Means;
 use short_window::ShortWindow;
 use std::path::PathBuf;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use trace::Trace;
 use vramtrace_format::{Definition, Event, Header, StopReason, ThreadId};
 use window::Window;
@@ -92,7 +92,7 @@ pub struct TraceWriter {
     stale: AtomicBool,
     /// [`BEHIND`] after nearly all calls, and [`LEFT_TO_ASK`].
     noted: AtomicU8,
-    trace: AtomicPtr<Trace>,
+    trace: Leaked<Trace>,
     held: Held,
     clock: ProcessClock,
     /// When [`TraceWriter::maintain`] has something to do; 0: at once.
@@ -101,7 +101,7 @@ pub struct TraceWriter {
     write_due_ns: AtomicU64,
     /// When the switch is next to be read.
     switch_due_ns: AtomicU64,
-    live: AtomicPtr<PublishedPage>,
+    live: Leaked<PublishedPage>,
     start_unix_ns: u64,
     /// Events are missing, and no checkpoint follows yet.
     owes_checkpoint: AtomicBool,
@@ -112,7 +112,7 @@ pub struct TraceWriter {
     threads: AtomicU32,
     pending: Lock<Pending>,
     maintenance: Lock<Maintenance>,
-    identity: AtomicPtr<Identity>,
+    identity: Leaked<Identity>,
     out: Out,
     max: Option<u64>,
     means: Means,
@@ -136,7 +136,7 @@ impl TraceWriter {
         TraceWriter {
             short: ShortWindow::default(),
             state: AtomicU32::new(if off { SILENT } else { UNOPENED }),
-            trace: AtomicPtr::new(null_mut()),
+            trace: Leaked::default(),
             held: Held::default(),
             clock: ProcessClock::start(),
             start_unix_ns: clock::unix_ns(),
@@ -151,8 +151,8 @@ impl TraceWriter {
             threads: AtomicU32::new(0),
             pending: Lock::new(Pending::default()),
             maintenance: Lock::new(Maintenance::new(config)),
-            live: AtomicPtr::new(null_mut()),
-            identity: AtomicPtr::new(null_mut()),
+            live: Leaked::default(),
+            identity: Leaked::default(),
             out: config.out.clone(),
             max: config.max,
             means: Means::ALL,
@@ -179,7 +179,7 @@ impl TraceWriter {
                 if let Some(group) = &config.rules.group {
                     live.page().set_group(&group.name);
                 }
-                self.live.store(Box::into_raw(Box::new(live)), Ordering::Release);
+                self.live.put(live);
             }
             Ok(Err(Some(wrong))) => {
                 log::line(format_args!("{wrong}; `vramtrace ps` and `cap` do not see this process"))
@@ -345,19 +345,13 @@ impl TraceWriter {
 
     /// Determines this process's identity again.
     fn identify(&self, table: Option<&Table>) -> &'static Identity {
-        let fresh = Box::into_raw(Box::new(Identity::of_this_process(table)));
-        // The previous one is leaked, since it may be in use; there are few.
-        self.identity.store(fresh, Ordering::Release);
-        // SAFETY: just made, and never freed.
-        unsafe { &*fresh }
+        self.identity.put(Identity::of_this_process(table))
     }
 
     /// Who this process is, as the header page of a trace says it. The environment is not read
     /// again: the program may be changing it.
     pub fn this_process(&self) -> Header {
-        // SAFETY: null, or made by `identify` and never freed.
-        let known = unsafe { self.identity.load(Ordering::Acquire).as_ref() };
-        known.map(Identity::header).unwrap_or_default()
+        self.identity.get().map(Identity::header).unwrap_or_default()
     }
 
     /// Whether definitions are kept for a file that is not open yet.
@@ -371,15 +365,13 @@ impl TraceWriter {
 
     #[inline]
     fn trace(&self) -> Option<&'static Trace> {
-        // SAFETY: null, or made by `open` and never freed.
-        unsafe { self.trace.load(Ordering::Acquire).as_ref() }
+        self.trace.get()
     }
 
     /// The live page; `None` if it could not be created.
     #[inline]
     pub fn live(&self) -> Option<&'static PublishedPage> {
-        // SAFETY: null, or made by `start` and never freed.
-        unsafe { self.live.load(Ordering::Acquire).as_ref() }
+        self.live.get()
     }
 
     /// Identifies this trace writer in the threads' numbers: a forked child's is at another address.

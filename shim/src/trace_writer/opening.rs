@@ -88,10 +88,7 @@ impl TraceWriter {
                 ));
             }
         };
-        let trace = Box::into_raw(Box::new(trace));
-        self.trace.store(trace, Ordering::Release);
-        // SAFETY: just made, and never freed.
-        let trace: &Trace = unsafe { &*trace };
+        let trace = self.trace.put(trace);
         let kept = std::mem::take(&mut *pending);
         let last = kept.events.last().copied();
         let names =

@@ -40,6 +40,9 @@ struct Range {
     fresh: bool,
 }
 
+// SAFETY: nobody else uses a range that is free.
+unsafe impl Send for Range {}
+
 /// Slots at the start: a window of each kind.
 const FIRST: usize = 2;
 

@@ -23,7 +23,6 @@ use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::private_table::{self, NoTask, Table};
 use crate::trace_writer::retention::Retention;
 use std::path::Path;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{
@@ -64,11 +63,6 @@ pub struct Trace {
     event_bytes: AtomicU64,
 }
 
-// SAFETY: windows are shared through atomics, everything else is behind the lock.
-unsafe impl Send for Trace {}
-// SAFETY: windows are shared through atomics, everything else is behind the lock.
-unsafe impl Sync for Trace {}
-
 /// The result of an append: whether a new event window has begun.
 pub type Outcome = Result<bool, Failure>;
 
@@ -80,70 +74,60 @@ impl Trace {
         limit: Option<u64>,
         means: Means,
     ) -> Result<Trace, Failure> {
-        in_task(|table| Trace::create_in(table, path, header, limit, means))
-    }
-
-    fn create_in(
-        table: &Table,
-        path: &Path,
-        header: &Header,
-        limit: Option<u64>,
-        means: Means,
-    ) -> Result<Trace, Failure> {
-        let file = File::create(table, path, means.punch)?;
-        let tail = Tail::create(table, file.path(), header, means);
-        let place = tail.as_ref().map(Tail::place);
-        let header = Header { tail: place, ..header.clone() };
-        let mut grid = Grid {
-            slots: Slots::default(),
-            definitions: Vec::new(),
-            sequences: [0; 2],
-            retired_bytes: 0,
-            open: Vec::new(),
-            reserved: Vec::new(),
-            tail,
-            credit: Credit::new(CREDIT_NS, clock::mono_ns()),
-            retention: Retention::new(limit),
-        };
-        let begun = file.open(table).and_then(|open| Trace::begin(&open, &header, &mut grid));
-        match begun {
-            Ok((events, definitions)) => Ok(Trace {
-                file,
-                attempts: Attempts::default(),
-                header,
-                events,
-                definitions,
-                at_once: AtomicBool::new(grid.tail.is_none()),
-                grid: Lock::new(grid),
-                cut: AtomicBool::new(false),
-                large: match place {
-                    // Its memory is the program's too.
-                    Some(TailPlace::Memory) => 1,
-                    _ => limit.map_or(LARGE, |limit| {
-                        (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
-                    }),
-                },
-                ahead: if limit.is_some() { 1 } else { AHEAD },
-                event_bytes: AtomicU64::new(SLOT as u64),
-            }),
-            Err(failure) => {
-                grid.tail.take().into_iter().for_each(Tail::remove);
-                file.discard();
-                Err(failure)
+        in_task(|table| {
+            let file = File::create(table, path, means.punch)?;
+            let tail = Tail::create(table, file.path(), header, means);
+            let place = tail.as_ref().map(Tail::place);
+            let header = Header { tail: place, ..header.clone() };
+            let mut grid = Grid {
+                slots: Slots::default(),
+                definitions: Vec::new(),
+                sequences: [0; 2],
+                retired_bytes: 0,
+                open: Vec::new(),
+                reserved: Vec::new(),
+                tail,
+                credit: Credit::new(CREDIT_NS, clock::mono_ns()),
+                retention: Retention::new(limit),
+            };
+            let begun = file.open(table).and_then(|open| Trace::begin(&open, &header, &mut grid));
+            match begun {
+                Ok((events, definitions)) => Ok(Trace {
+                    file,
+                    attempts: Attempts::default(),
+                    header,
+                    events,
+                    definitions,
+                    at_once: AtomicBool::new(grid.tail.is_none()),
+                    grid: Lock::new(grid),
+                    cut: AtomicBool::new(false),
+                    large: match place {
+                        // Its memory is the program's too.
+                        Some(TailPlace::Memory) => 1,
+                        _ => limit.map_or(LARGE, |limit| {
+                            (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
+                        }),
+                    },
+                    ahead: if limit.is_some() { 1 } else { AHEAD },
+                    event_bytes: AtomicU64::new(SLOT as u64),
+                }),
+                Err(failure) => {
+                    grid.tail.take().into_iter().for_each(Tail::remove);
+                    file.discard();
+                    Err(failure)
+                }
             }
-        }
+        })
     }
 
     fn begin(file: &OpenFile, header: &Header, grid: &mut Grid) -> Result<(Lane, Lane), Failure> {
         file.write_bytes(&header.to_page(), 0)?;
-        let (events, definitions) =
-            (Lane::new(WindowKind::Events), Lane::new(WindowKind::Definitions));
-        for lane in [&definitions, &events] {
+        let mut lane = |kind| {
             make_room(file, grid, 1, 1)?;
-            let window = new_window(header.file_tag(), grid, lane.kind, 1, 0)?;
-            lane.current.store(window, Ordering::Release);
-        }
-        Ok((events, definitions))
+            new_window(header.file_tag(), grid, kind, 1, 0).map(Lane::new)
+        };
+        let definitions = lane(WindowKind::Definitions)?;
+        Ok((lane(WindowKind::Events)?, definitions))
     }
 
     pub fn path(&self) -> &Path {
@@ -286,10 +270,7 @@ impl Trace {
         if grid.open.iter().all(|window| window.is_stored()) {
             return Ok(());
         }
-        self.with_file(|file| {
-            self.retire(file, &mut grid)?;
-            self.store_open(file, &mut grid)
-        })
+        self.with_file(|file| self.store_all(file, &mut grid))
     }
 
     /// The trace was removed: removes the tail, which is of no use without it.
@@ -304,8 +285,7 @@ impl Trace {
         self.write_at_once();
         let mut grid = self.grid.lock();
         let _ = self.with_file(|file| {
-            self.retire(file, &mut grid)?;
-            self.store_open(file, &mut grid)?;
+            self.store_all(file, &mut grid)?;
             let Grid { slots, reserved, .. } = &mut *grid;
             reserved.drain(..).for_each(|range| slots.give(range.slot, range.slots));
             file.shorten(slot_offset(u64::from(slots.forget_free_end())));
@@ -360,16 +340,12 @@ impl Trace {
         let mut rolled = false;
         while matches!(put(&lane.current().writer), Appended::Full) {
             self.advance(&mut grid, lane, now_ns)?;
-            rolled |= lane.kind == WindowKind::Events;
+            rolled |= lane.kind() == WindowKind::Events;
         }
         let began_ns = clock::mono_ns();
         if grid.credit.has_any(began_ns, SHARE) {
-            let written = self.attempts.run(|| {
-                self.with_file(|file| {
-                    self.retire(file, &mut grid)?;
-                    self.store_open(file, &mut grid)
-                })
-            });
+            let written =
+                self.attempts.run(|| self.with_file(|file| self.store_all(file, &mut grid)));
             unless_later(written)?;
             grid.credit.spend(clock::elapsed_ns(began_ns));
         }
@@ -411,6 +387,11 @@ impl Trace {
         Ok(())
     }
 
+    fn store_all(&self, file: &OpenFile, grid: &mut Grid) -> Result<(), Failure> {
+        self.retire(file, grid)?;
+        self.store_open(file, grid)
+    }
+
     fn store_open(&self, file: &OpenFile, grid: &mut Grid) -> Result<(), Failure> {
         grid.open.iter().try_for_each(|window| self.store(file, window))?;
         self.mend(file, grid)
@@ -437,11 +418,11 @@ impl Trace {
     fn ready(&self, lane: &Lane, passed: &'static Window, now_ns: u64) -> Result<(), Failure> {
         let mut grid = self.grid.lock();
         let overtaken = !std::ptr::eq(lane.current(), passed);
-        if overtaken || !lane.next.load(Ordering::Relaxed).is_null() {
+        if overtaken || lane.next.get().is_some() {
             return Ok(());
         }
         let next = self.prepare(&mut grid, lane, now_ns);
-        unless_later(next.map(|next| lane.next.store(next, Ordering::Relaxed)))
+        unless_later(next.map(|next| lane.next.set(next)))
     }
 
     /// True: this call began a new event window.
@@ -452,20 +433,17 @@ impl Trace {
             return Ok(false);
         }
         self.advance(&mut grid, lane, now_ns)?;
-        Ok(lane.kind == WindowKind::Events)
+        Ok(lane.kind() == WindowKind::Events)
     }
 
     fn advance(&self, grid: &mut Guard<'_, Grid>, lane: &Lane, now_ns: u64) -> Result<(), Failure> {
-        let mut next = lane.next.swap(null_mut(), Ordering::Relaxed);
-        if next.is_null() {
-            let prepared = self.prepare(grid, lane, now_ns);
-            next = prepared.inspect_err(|failure| {
-                if failure.may_pass() {
-                    lane.held.fetch_min(now_ns, Ordering::Relaxed);
-                }
-            })?;
-        }
-        lane.current.store(next, Ordering::Release);
+        let prepared = lane.next.take().map_or_else(|| self.prepare(grid, lane, now_ns), Ok);
+        let next = prepared.inspect_err(|failure| {
+            if failure.may_pass() {
+                lane.held.fetch_min(now_ns, Ordering::Relaxed);
+            }
+        })?;
+        lane.current.set(next);
         lane.held.store(u64::MAX, Ordering::Relaxed);
         Ok(())
     }
@@ -503,8 +481,8 @@ impl Trace {
         grid: &mut Guard<'_, Grid>,
         lane: &Lane,
         now_ns: u64,
-    ) -> Result<*mut Window, Failure> {
-        let slots = match lane.kind {
+    ) -> Result<&'static Window, Failure> {
+        let slots = match lane.kind() {
             WindowKind::Events if grid.sequences[0] >= SMALL_WINDOWS => self.large,
             _ => 1,
         };
@@ -513,15 +491,14 @@ impl Trace {
         }
         let held_ns = lane.held_ns();
         let from_ns = held_ns.unwrap_or(now_ns);
-        let window = new_window(self.header.file_tag(), grid, lane.kind, slots, from_ns)?;
-        if lane.kind == WindowKind::Events {
+        let window = new_window(self.header.file_tag(), grid, lane.kind(), slots, from_ns)?;
+        if lane.kind() == WindowKind::Events {
             // First of all, so that readers know what is missing before they find something that needs it.
             for (at_ns, on) in held_ns.into_iter().flat_map(|from| [(from, false), (now_ns, true)])
             {
                 let by = if on { SwitchedBy::Order } else { SwitchedBy::End };
                 let event = Event::Recording { on, by };
-                // SAFETY: just made, and never freed.
-                let _ = unsafe { &*window }.writer.append(ThreadId(0), at_ns, &event);
+                let _ = window.writer.append(ThreadId(0), at_ns, &event);
             }
             self.event_bytes.fetch_add(slots as u64 * SLOT as u64, Ordering::Relaxed);
         }

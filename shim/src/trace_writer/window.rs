@@ -2,8 +2,8 @@
 
 use super::tail::Tail;
 use crate::runtime::hash_table;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::runtime::leaked::Leaked;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{WindowKind, WindowWriter, slot_offset};
 
@@ -62,21 +62,29 @@ impl Window {
     }
 }
 
+// SAFETY: the memory is reached through atomics alone while threads append to the window, and under the lock of the grid
+// afterwards.
+unsafe impl Sync for Window {}
+
 /// Windows of one kind, in a row.
 pub(super) struct Lane {
-    pub(super) kind: WindowKind,
-    pub(super) current: AtomicPtr<Window>,
+    first: &'static Window,
+    pub(super) current: Leaked<Window>,
     /// Prepared by the thread that passed the middle of the current one.
-    pub(super) next: AtomicPtr<Window>,
+    pub(super) next: Leaked<Window>,
     /// When the current one was full and there was no next one: since then records are lost. `u64::MAX`: none are.
     /// Changed under the lock of the grid.
     pub(super) held: AtomicU64,
 }
 
 impl Lane {
-    pub(super) fn new(kind: WindowKind) -> Lane {
-        let none = || AtomicPtr::new(null_mut());
-        Lane { kind, current: none(), next: none(), held: AtomicU64::new(u64::MAX) }
+    pub(super) fn new(first: &'static Window) -> Lane {
+        let held = AtomicU64::new(u64::MAX);
+        Lane { first, current: Leaked::default(), next: Leaked::default(), held }
+    }
+
+    pub(super) fn kind(&self) -> WindowKind {
+        self.first.writer.header().kind
     }
 
     pub(super) fn held_ns(&self) -> Option<u64> {
@@ -86,12 +94,11 @@ impl Lane {
     /// Whether the next one is missing, though the middle of the current one was passed.
     pub(super) fn lacks_next(&self) -> bool {
         let window = self.current();
-        window.writer.reserved() >= window.bytes / 2 && self.next.load(Ordering::Relaxed).is_null()
+        window.writer.reserved() >= window.bytes / 2 && self.next.get().is_none()
     }
 
     #[inline]
     pub(super) fn current(&self) -> &'static Window {
-        // SAFETY: set when the trace opened, and windows are never freed.
-        unsafe { &*self.current.load(Ordering::Acquire) }
+        self.current.get().unwrap_or(self.first)
     }
 }
