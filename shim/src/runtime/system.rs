@@ -4,6 +4,7 @@
 
 use core::ffi::{CStr, c_int, c_long};
 use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU64;
 use libc::syscall;
 
 pub fn openat(directory: c_int, name: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
@@ -58,22 +59,40 @@ pub fn write(number: c_int, from: &[u8]) -> isize {
     unsafe { syscall(libc::SYS_write, number, from.as_ptr(), from.len()) as isize }
 }
 
-/// # Safety
-/// `into` has room for so many bytes.
-pub unsafe fn pread(number: c_int, into: *mut u8, bytes: usize, at: i64) -> isize {
-    // SAFETY: the caller's contract.
-    unsafe { syscall(libc::SYS_pread64, number, into, bytes, at) as isize }
+pub fn pread(number: c_int, into: &mut [u8], at: i64) -> isize {
+    // SAFETY: the slice is writable.
+    unsafe { syscall(libc::SYS_pread64, number, into.as_mut_ptr(), into.len(), at) as isize }
+}
+
+/// What is written. While other threads store words, old or new ones are written.
+#[derive(Clone, Copy)]
+pub enum Part<'a> {
+    Bytes(&'a [u8]),
+    Words(&'a [AtomicU64]),
+}
+
+impl Part<'_> {
+    pub fn len(&self) -> usize {
+        match self {
+            Part::Bytes(bytes) => bytes.len(),
+            Part::Words(words) => size_of_val(*words),
+        }
+    }
+}
+
+/// Writes what is behind the first `done` bytes of the part.
+pub fn pwrite(number: c_int, part: Part, done: usize, at: i64) -> isize {
+    let from: *const u8 = match part {
+        Part::Bytes(bytes) => bytes.as_ptr(),
+        Part::Words(words) => words.as_ptr().cast(),
+    };
+    let (from, rest) = (from.wrapping_add(done), part.len().saturating_sub(done));
+    // SAFETY: the rest of the part is readable.
+    unsafe { syscall(libc::SYS_pwrite64, number, from, rest, at) as isize }
 }
 
 /// # Safety
-/// So many bytes at `from` are readable. Another thread may be storing there; then old or new bytes are written.
-pub unsafe fn pwrite(number: c_int, from: *const u8, bytes: usize, at: i64) -> isize {
-    // SAFETY: the caller's contract.
-    unsafe { syscall(libc::SYS_pwrite64, number, from, bytes, at) as isize }
-}
-
-/// # Safety
-/// As of [`pwrite`], for each part.
+/// Each part is readable.
 pub unsafe fn pwritev(number: c_int, parts: &[libc::iovec], at: i64) -> isize {
     // SAFETY: the caller's contract. On machines of 64 bits the kernel takes the offset from the first word.
     unsafe {

@@ -6,7 +6,7 @@ use super::failure::{Failure, errno};
 use super::name::numbered;
 use super::named_file::{NamedFile, allocate, within_limit, write};
 use crate::runtime::private_table::{Opened, Table};
-use crate::runtime::system;
+use crate::runtime::system::{self, Part};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vramtrace_format::StopReason;
@@ -111,23 +111,18 @@ impl<'t> OpenFile<'_, 't> {
     }
 
     /// Writes all parts, one behind the other.
-    ///
-    /// # Safety
-    /// The contract of [`write`].
-    pub unsafe fn write(&self, parts: &[(*const u8, usize)], offset: u64) -> Result<(), Failure> {
-        let bytes: usize = parts.iter().map(|part| part.1).sum();
+    pub fn write(&self, parts: &[Part], offset: u64) -> Result<(), Failure> {
+        let bytes: usize = parts.iter().map(Part::len).sum();
         let end = offset + bytes as u64;
         within_limit(end)?;
         self.look()?;
-        // SAFETY: the parts are readable (see above).
-        unsafe { write(self.opened.number(), parts, offset) }?;
+        write(self.opened.number(), parts, offset)?;
         self.file.length.fetch_max(end, Ordering::Relaxed);
         Ok(())
     }
 
     pub fn write_bytes(&self, bytes: &[u8], offset: u64) -> Result<(), Failure> {
-        // SAFETY: a slice is readable.
-        unsafe { self.write(&[(bytes.as_ptr(), bytes.len())], offset) }
+        self.write(&[Part::Bytes(bytes)], offset)
     }
 
     /// Whether the file was truncated since the last call. It is extended to its length again, with
@@ -179,11 +174,8 @@ impl<'t> OpenFile<'_, 't> {
     pub fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), Failure> {
         let mut done = 0;
         while done < bytes.len() {
-            let rest = &mut bytes[done..];
-            let (number, to) = (self.opened.number(), rest.as_mut_ptr());
-            let at = (offset + done as u64) as i64;
-            // SAFETY: the slice is writable.
-            match unsafe { system::pread(number, to, rest.len(), at) } {
+            let (rest, at) = (&mut bytes[done..], (offset + done as u64) as i64);
+            match system::pread(self.opened.number(), rest, at) {
                 0 => {
                     rest.fill(0);
                     return Ok(());

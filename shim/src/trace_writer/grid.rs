@@ -42,7 +42,7 @@ impl Grid {
     /// Whether a window of so many slots can begin without a task.
     pub(super) fn has_room(&self, slots: u16) -> bool {
         let is_reserved = self.reserved.iter().any(|reserved| reserved.slots == slots);
-        is_reserved && self.tail.as_ref().is_some_and(|tail| tail.has(slots as usize * SLOT, 1))
+        is_reserved && self.tail.as_ref().is_some_and(|tail| tail.count(slots as usize * SLOT) > 0)
     }
 
     pub(super) fn take_reserved(&mut self, slots: u16) -> Option<u32> {
@@ -98,22 +98,19 @@ pub(super) fn new_window(
 ) -> Result<&'static Window, Failure> {
     let bytes = slots as usize * SLOT;
     grid.make_room().map_err(|NoMemory| NO_MEMORY)?;
-    let (memory, in_tail) = window_memory(&mut grid.tail, bytes)?;
+    let (words, in_tail) = window_memory(&mut grid.tail, bytes)?;
     let slot = grid.take_reserved(slots).ok_or(NO_MEMORY)?;
     let next = &mut grid.sequences[kind as usize - 1];
     let sequence = *next;
     *next += 1;
     let header = WindowHeader { kind, slots, sequence, slot, base_time_ns: now_ns, file: tag };
-    // SAFETY: the memory is mapped, zero, aligned to a page, and used through atomics alone until
-    // the window is complete; `Window::release` says why nobody comes after that.
-    let words = unsafe { std::slice::from_raw_parts(memory as *const AtomicU64, bytes / 8) };
     let writer = WindowWriter::begin(words, header);
     grid.retention.placed(kind, header.sequence, slot, slots);
     if kind == WindowKind::Definitions {
         let _ = grid.definitions.try_push(slot);
     }
     let (written, stored) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let made = Box::leak(Box::new(Window { writer, memory, bytes, in_tail, written, stored }));
+    let made = Box::leak(Box::new(Window { writer, words, in_tail, written, stored }));
     let _ = grid.open.try_push(made);
     Ok(made)
 }
@@ -123,9 +120,12 @@ pub(super) fn new_window(
 pub(super) fn window_memory(
     tail: &mut Option<Tail>,
     bytes: usize,
-) -> Result<(*mut u8, bool), Failure> {
-    if let Some(memory) = tail.as_mut().and_then(|tail| tail.take(bytes)) {
-        return Ok((memory, true));
+) -> Result<(&'static [AtomicU64], bool), Failure> {
+    if let Some(words) = tail.as_mut().and_then(|tail| tail.take(bytes)) {
+        return Ok((words, true));
     }
-    hash_table::pages(bytes).map(|memory| (memory, false)).map_err(|NoMemory| NO_MEMORY)
+    let memory = hash_table::pages(bytes).map_err(|NoMemory| NO_MEMORY)?;
+    // SAFETY: the memory is mapped, zero, aligned to a page, and used through atomics alone until the window is complete;
+    // `Window::release` says why nobody comes after that.
+    Ok((unsafe { std::slice::from_raw_parts(memory.cast(), bytes / 8) }, false))
 }

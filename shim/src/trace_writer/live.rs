@@ -7,7 +7,7 @@
 use super::TraceWriter;
 use super::identity::Identity;
 use super::live_lock::{self, LiveLock};
-use super::named_file::within_limit;
+use super::named_file::{within_limit, write};
 use crate::config::Config;
 use crate::runtime::directory;
 use crate::runtime::escapes::escapes;
@@ -15,7 +15,7 @@ use crate::runtime::hash_table;
 use crate::runtime::private_table::{self, Opened, Table};
 use crate::runtime::secure_dir::{self, Wrong};
 use crate::runtime::segment::{self, Segment};
-use crate::runtime::system;
+use crate::runtime::system::{self, Part};
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -134,17 +134,12 @@ impl PublishedPage {
         // Before the contents, which say so.
         self.page.set_locked(self.lock.hold(open));
         let Some(file) = open() else { return };
-        let mut orders = [0u64; FILED_WORDS];
-        let (to, bytes) = (orders.as_mut_ptr().cast(), size_of_val(&orders));
-        let page = self.words.as_ptr().cast();
-        // SAFETY: room for as many bytes. The page is as long as that, and of atomics: the kernel may
-        // read them while they change.
-        unsafe {
-            if system::pread(file.number(), to, bytes, LIVE_BYTES as i64) > 0 {
-                self.page.take_filed(&orders);
-            }
-            system::pwrite(file.number(), page, LIVE_BYTES, 0);
+        let mut orders = [[0; 8]; FILED_WORDS];
+        if system::pread(file.number(), orders.as_flattened_mut(), LIVE_BYTES as i64) > 0 {
+            self.page.take_filed(&orders.map(u64::from_ne_bytes));
         }
+        // Otherwise the copy is as it was.
+        let _ = write(file.number(), &[Part::Words(self.words)], 0);
     }
 
     /// Removes the file at the process's end. The memory stays mapped, since other threads may still
@@ -260,9 +255,9 @@ const LOOKED_AT: usize = 256;
 
 /// Whether a page's file says that its process holds the lock.
 fn says_locked(file: &Opened) -> bool {
-    let words: Words = [const { AtomicU64::new(0) }; LIVE_WORDS];
-    // SAFETY: room for as many bytes; the words are this function's own.
-    let read = unsafe { system::pread(file.number(), words.as_ptr() as *mut u8, LIVE_BYTES, 0) };
+    let mut copy = [[0; 8]; LIVE_WORDS];
+    let read = system::pread(file.number(), copy.as_flattened_mut(), 0);
+    let words: Words = copy.map(|word| AtomicU64::new(u64::from_ne_bytes(word)));
     read == LIVE_BYTES as isize && LivePage::open(&words).is_some_and(|page| page.is_locked())
 }
 

@@ -6,7 +6,7 @@ use super::failure::{Failure, errno};
 use crate::runtime::directory;
 use crate::runtime::lock::Lock;
 use crate::runtime::private_table::{Opened, Table};
-use crate::runtime::system;
+use crate::runtime::system::{self, Part};
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -206,22 +206,13 @@ pub fn allocate(number: i32, mode: i32, offset: u64, bytes: u64) -> Result<(), F
 }
 
 /// Writes all parts consecutively.
-///
-/// # Safety
-/// Each part is readable. Another thread may be storing there; then old or new bytes are written.
-pub unsafe fn write(number: i32, parts: &[(*const u8, usize)], at: u64) -> Result<(), Failure> {
-    let mut at = at;
-    for &(mut from, mut bytes) in parts {
-        while bytes > 0 {
-            // SAFETY: `from` and the `bytes` behind it lie in one part, which is readable (see above).
-            let wrote = unsafe { system::pwrite(number, from, bytes, at as i64) };
-            match wrote {
+pub fn write(number: i32, parts: &[Part], mut at: u64) -> Result<(), Failure> {
+    for part in parts {
+        let mut done = 0;
+        while done < part.len() {
+            match system::pwrite(number, *part, done, at as i64) {
                 0 => return Err(Failure { reason: StopReason::WriteFailed, errno: libc::EIO }),
-                wrote if wrote > 0 => {
-                    let wrote = wrote as usize;
-                    (from, bytes) = (from.wrapping_add(wrote), bytes - wrote);
-                    at += wrote as u64;
-                }
+                wrote if wrote > 0 => (done, at) = (done + wrote as usize, at + wrote as u64),
                 _ if errno() == libc::EINTR => {}
                 _ => return Err(Failure::last(StopReason::WriteFailed)),
             }

@@ -13,7 +13,7 @@ use crate::runtime::fallible::TryPush;
 use crate::runtime::faults::{Site, beside_granted, pages_granted};
 use crate::runtime::forked_child;
 use crate::runtime::private_table::{Opened, Table};
-use crate::runtime::system;
+use crate::runtime::system::{self, Part};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,14 +34,10 @@ pub struct Tail {
 
 #[derive(Clone, Copy)]
 struct Range {
-    memory: *mut u8,
-    bytes: usize,
+    words: &'static [AtomicU64],
     /// All zeros: no window was in it.
     fresh: bool,
 }
-
-// SAFETY: nobody else uses a range that is free.
-unsafe impl Send for Range {}
 
 /// Slots at the start: a window of each kind.
 const FIRST: usize = 2;
@@ -70,10 +66,10 @@ impl Tail {
     ) -> Result<Tail, NamedFile> {
         let number = opened.number();
         let Some(write_first) = is_mappable(number) else { return Err(file) };
-        // SAFETY: the page is readable.
-        let headed = within_limit(HEADER_BYTES as u64).and_then(|()| unsafe {
-            libc::flock(number, libc::LOCK_EX | libc::LOCK_NB);
-            write(number, &[(page.as_ptr(), page.len())], 0)
+        let headed = within_limit(HEADER_BYTES as u64).and_then(|()| {
+            // SAFETY: takes no pointers.
+            unsafe { libc::flock(number, libc::LOCK_EX | libc::LOCK_NB) };
+            write(number, &[Part::Bytes(page)], 0)
         });
         let length = TAIL_START as u64;
         let mut tail = Tail { file, place, length, write_first, free: Vec::new() };
@@ -87,14 +83,14 @@ impl Tail {
         self.place
     }
 
-    /// Whether [`Tail::take`] has this many ranges of so many bytes.
-    pub fn has(&self, bytes: usize, count: usize) -> bool {
-        self.free.iter().filter(|range| range.bytes == bytes).count() >= count
+    /// How many ranges of so many bytes [`Tail::take`] has.
+    pub fn count(&self, bytes: usize) -> usize {
+        self.free.iter().filter(|range| size_of_val(range.words) == bytes).count()
     }
 
     /// Makes sure that [`Tail::take`] has this many ranges of so many bytes.
     pub fn provide(&mut self, table: &Table, bytes: usize, count: usize) -> Result<(), Failure> {
-        let there = self.free.iter().filter(|range| range.bytes == bytes).count();
+        let there = self.count(bytes);
         if there >= count {
             return Ok(());
         }
@@ -103,23 +99,22 @@ impl Tail {
     }
 
     /// Zeroed memory for a window. `None`: none of so many bytes is free.
-    pub fn take(&mut self, bytes: usize) -> Option<*mut u8> {
-        let at = self.free.iter().position(|range| range.bytes == bytes)?;
-        let range = self.free.swap_remove(at);
-        if !range.fresh {
+    pub fn take(&mut self, bytes: usize) -> Option<&'static [AtomicU64]> {
+        let at = self.free.iter().position(|range| size_of_val(range.words) == bytes)?;
+        let Range { words, fresh } = self.free.swap_remove(at);
+        if !fresh {
             // SAFETY: nobody uses a range that is free.
-            unsafe { range.memory.write_bytes(0, range.bytes) };
+            unsafe { words.as_ptr().cast_mut().write_bytes(0, words.len()) };
         }
-        Some(range.memory)
+        Some(words)
     }
 
     /// Returns the memory of a window that is in the trace: it is no longer part of the tail.
-    pub fn give(&mut self, memory: *mut u8, bytes: usize) {
-        // SAFETY: a mapping of the tail, aligned to a page. The header's first word is cleared before
-        // other contents change, so that a kill in between leaves no window.
-        unsafe { &*memory.cast::<AtomicU64>() }.store(0, Ordering::SeqCst);
+    pub fn give(&mut self, words: &'static [AtomicU64]) {
+        // Before other contents change, so that a kill in between leaves no window.
+        words[0].store(0, Ordering::SeqCst);
         // Without host memory for the list the range is not reused: the tail grows instead.
-        let _ = self.free.try_push(Range { memory, bytes, fresh: false });
+        let _ = self.free.try_push(Range { words, fresh: false });
     }
 
     /// Unlinks the file; its mappings stay.
@@ -140,15 +135,14 @@ impl Tail {
         }
         let memory = map(number, offset, all)?;
         self.length = offset + all as u64;
-        for at in (0..all).step_by(bytes) {
-            let memory = memory.wrapping_add(at);
-            let _ = self.free.try_push(Range { memory, bytes, fresh: true });
+        for words in memory.chunks_exact(bytes / 8) {
+            let _ = self.free.try_push(Range { words, fresh: true });
         }
         Ok(())
     }
 }
 
-fn map(number: i32, offset: u64, bytes: usize) -> Result<*mut u8, Failure> {
+fn map(number: i32, offset: u64, bytes: usize) -> Result<&'static [AtomicU64], Failure> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     if !pages_granted(Site::Tail) {
         return Err(Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM });
@@ -165,7 +159,7 @@ fn map(number: i32, offset: u64, bytes: usize) -> Result<*mut u8, Failure> {
             return Err(failure);
         }
         forked_child::leave_out(at.cast(), bytes);
-        Ok(at.cast())
+        Ok(std::slice::from_raw_parts(at.cast(), bytes / 8))
     }
 }
 

@@ -21,6 +21,7 @@ use crate::runtime::fallible::list_of;
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::private_table::{self, NoTask, Table};
+use crate::runtime::system::Part;
 use crate::trace_writer::retention::Retention;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -362,23 +363,18 @@ impl Trace {
         // In this order: everything published so far lies before the end.
         let published = writer.published();
         let end = writer.reserved();
-        let begin = window.begin(published);
-        let begin = (begin.as_ptr(), begin.len());
-        let first = window.begin(WINDOW_HEADER);
-        let first = (first.as_ptr(), first.len());
+        let (begin, first) = (window.begin(published), window.begin(WINDOW_HEADER));
         let from = window.written.load(Ordering::Relaxed).max(WINDOW_HEADER);
-        // SAFETY: inside the window's memory; other threads store whole words there.
-        unsafe {
-            if from == WINDOW_HEADER {
-                // At a kill or on a full disk the kernel may write a part only: until everything is
-                // written, the header's count does not include it.
-                file.write(&[first, window.part(from, end)], offset)?;
-            } else {
-                file.write(&[window.part(from, end)], offset + from as u64)?;
-            }
-            if end == window.bytes || !self.at_once.load(Ordering::Relaxed) {
-                file.write(&[begin], offset)?;
-            }
+        if from == WINDOW_HEADER {
+            // At a kill or on a full disk the kernel may write a part only: until everything is
+            // written, the header's count does not include it.
+            let first = Part::Bytes(first.as_flattened());
+            file.write(&[first, window.part(from, end)], offset)?;
+        } else {
+            file.write(&[window.part(from, end)], offset + from as u64)?;
+        }
+        if end == window.bytes() || !self.at_once.load(Ordering::Relaxed) {
+            file.write_bytes(begin.as_flattened(), offset)?;
         }
         window.stored.store(published, Ordering::Relaxed);
         if published == end {

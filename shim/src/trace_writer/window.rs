@@ -3,6 +3,7 @@
 use super::tail::Tail;
 use crate::runtime::hash_table;
 use crate::runtime::leaked::Leaked;
+use crate::runtime::system::Part;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{WindowKind, WindowWriter, slot_offset};
@@ -12,8 +13,7 @@ use vramtrace_format::{WindowKind, WindowWriter, slot_offset};
 #[repr(C)]
 pub(super) struct Window {
     pub(super) writer: WindowWriter<'static>,
-    pub(super) memory: *mut u8,
-    pub(super) bytes: usize,
+    pub(super) words: &'static [AtomicU64],
     /// Whether the memory is the tail's.
     pub(super) in_tail: bool,
     /// Bytes at its beginning that are in the trace in their final form.
@@ -28,21 +28,23 @@ impl Window {
         slot_offset(u64::from(self.writer.header().slot))
     }
 
-    /// A range of the window's memory, for a write.
-    #[inline]
-    pub(super) fn part(&self, from: usize, end: usize) -> (*const u8, usize) {
-        (self.memory.wrapping_add(from), end - from)
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.words)
+    }
+
+    /// A range of the window's bytes, for a write.
+    pub(super) fn part(&self, from: usize, end: usize) -> Part<'static> {
+        Part::Words(&self.words[from / 8..end / 8])
     }
 
     /// The header with this published count. (A count higher than the records in the file would name
     /// records that are not there.)
-    #[inline]
-    pub(super) fn begin(&self, published: usize) -> [u8; WINDOW_HEADER] {
-        let mut begin = [0; WINDOW_HEADER];
-        // SAFETY: what is copied does not change after the window's begin.
-        unsafe { begin.as_mut_ptr().copy_from(self.memory, WINDOW_HEADER - 8) };
-        begin[WINDOW_HEADER - 8..].copy_from_slice(&(published as u64).to_le_bytes());
-        begin
+    pub(super) fn begin(&self, published: usize) -> [[u8; 8]; WINDOW_HEADER / 8] {
+        const COUNT: usize = WINDOW_HEADER / 8 - 1;
+        std::array::from_fn(|at| match at {
+            COUNT => (published as u64).to_le_bytes(),
+            _ => self.words[at].load(Ordering::Relaxed).to_ne_bytes(),
+        })
     }
 
     /// Whether everything published is in the trace.
@@ -56,19 +58,14 @@ impl Window {
     /// later appends fail at its cursor.
     pub(super) fn release(&self, tail: &mut Option<Tail>) {
         match tail {
-            Some(tail) if self.in_tail => tail.give(self.memory, self.bytes),
-            _ => hash_table::unmap(self.memory, self.bytes),
+            Some(tail) if self.in_tail => tail.give(self.words),
+            _ => hash_table::unmap(self.words.as_ptr().cast_mut().cast(), self.bytes()),
         }
     }
 }
 
-// SAFETY: the memory is reached through atomics alone while threads append to the window, and under the lock of the grid
-// afterwards.
-unsafe impl Sync for Window {}
-
 /// Windows of one kind, in a row.
 pub(super) struct Lane {
-    first: &'static Window,
     pub(super) current: Leaked<Window>,
     /// Prepared by the thread that passed the middle of the current one.
     pub(super) next: Leaked<Window>,
@@ -79,12 +76,13 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(first: &'static Window) -> Lane {
-        let held = AtomicU64::new(u64::MAX);
-        Lane { first, current: Leaked::default(), next: Leaked::default(), held }
+        let (current, next) = (Leaked::default(), Leaked::default());
+        current.set(first);
+        Lane { current, next, held: AtomicU64::new(u64::MAX) }
     }
 
     pub(super) fn kind(&self) -> WindowKind {
-        self.first.writer.header().kind
+        self.current().writer.header().kind
     }
 
     pub(super) fn held_ns(&self) -> Option<u64> {
@@ -94,11 +92,12 @@ impl Lane {
     /// Whether the next one is missing, though the middle of the current one was passed.
     pub(super) fn lacks_next(&self) -> bool {
         let window = self.current();
-        window.writer.reserved() >= window.bytes / 2 && self.next.get().is_none()
+        window.writer.reserved() >= window.bytes() / 2 && self.next.get().is_none()
     }
 
     #[inline]
     pub(super) fn current(&self) -> &'static Window {
-        self.current.get().unwrap_or(self.first)
+        // SAFETY: set when the lane was made, and never emptied.
+        unsafe { self.current.get().unwrap_unchecked() }
     }
 }

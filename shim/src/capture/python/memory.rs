@@ -91,10 +91,7 @@ impl Memory for Careful<'_> {
             Careful::Call => copied(at).ok().flatten(),
             Careful::File(file) => {
                 let mut bytes = [0; N];
-                // SAFETY: the kernel writes into `bytes` alone, and only what it could read.
-                let read = unsafe {
-                    system::pread(file.number(), bytes.as_mut_ptr().cast(), N, at as i64)
-                };
+                let read = system::pread(file.number(), &mut bytes, at as i64);
                 (read == N as isize).then_some(bytes)
             }
         }
