@@ -5,7 +5,7 @@
 //! of events came, and at the end.
 
 use super::TraceWriter;
-use super::maintenance::{Maintenance, ProcessView};
+use super::maintenance::{ProcessView, Turn};
 use super::trace::Trace;
 use crate::model::history::{History, OverTime};
 use vramtrace_format::Event;
@@ -55,71 +55,60 @@ impl HistoryKeeper {
     }
 }
 
-impl TraceWriter {
+impl<V: ProcessView> Turn<'_, V> {
     /// Takes a sample or writes a copy, if one is due. `trace`: `None` while events are not recorded; the samples go on.
-    pub(super) fn keep_history(
-        &self,
-        maintenance: &mut Maintenance,
-        view: &impl ProcessView,
-        trace: Option<&Trace>,
-        now_ns: u64,
-    ) {
-        let Some(keeper) = &mut maintenance.history else { return };
-        if keeper.history.is_due(now_ns) {
-            self.sample(keeper, view, now_ns);
+    pub(super) fn keep_history(&mut self, trace: Option<&Trace>) {
+        let Some(keeper) = &self.of.history else { return };
+        if keeper.history.is_due(self.now_ns) {
+            self.sample();
         } else if let Some(trace) = trace
-            && keeper.is_copy_due(trace.event_bytes(), now_ns)
+            && keeper.is_copy_due(trace.event_bytes(), self.now_ns)
         {
-            self.copy_history(keeper, view, trace, now_ns);
+            self.copy_history(trace);
         }
     }
 
     /// The last sample and copy, if events were erased.
-    pub(super) fn end_history(
-        &self,
-        maintenance: &mut Maintenance,
-        view: &impl ProcessView,
-        trace: &Trace,
-        now_ns: u64,
-    ) {
-        let Some(keeper) = &mut maintenance.history else { return };
+    pub(super) fn end_history(&mut self, trace: &Trace) {
         if trace.with_retention(|retention| retention.has_erased()) {
-            self.sample(keeper, view, now_ns);
-            self.copy_history(keeper, view, trace, now_ns);
+            self.sample();
+            self.copy_history(trace);
         }
     }
 
-    fn sample(&self, keeper: &mut HistoryKeeper, view: &impl ProcessView, now_ns: u64) {
-        keeper.history.sample(view.ledger(), view.phases(), now_ns, || self.clock.now_ns());
+    fn sample(&mut self) {
+        let Turn { view, now_ns, writer, .. } = *self;
+        if let Some(keeper) = &mut self.of.history {
+            let clock = || writer.clock.now_ns();
+            keeper.history.sample(view.ledger(), view.phases(), now_ns, clock);
+        }
     }
 
+    fn copy_history(&mut self, trace: &Trace) {
+        let (writer, now_ns) = (self.writer, self.now_ns);
+        let Some(keeper) = &mut self.of.history else { return };
+        keeper.copies = keeper.copies.saturating_add(1);
+        keeper.since_bytes = trace.event_bytes();
+        let from = trace.sequence();
+        let most = (keeper.limit / PART).min(COPY_MOST);
+        let record = &mut |event: &Event| writer.record(event);
+        let (bytes, is_cut) = keeper.history.copy(keeper.copies, most, self.view.ledger(), record);
+        trace.with_retention(|retention| retention.set_history(from..=trace.sequence()));
+        keeper.last_bytes = bytes;
+        if is_cut {
+            keeper.history.shrink();
+        }
+        let cost_ns = writer.clock.now_ns().saturating_sub(now_ns);
+        keeper.due_ns = now_ns.saturating_add(EVERY_NS.max(cost_ns.saturating_mul(SHARE)));
+    }
+}
+
+impl TraceWriter {
     /// How much each device held for how long, up to now, where the process ends. `None`: the trace has no limit, or
     /// another thread is at work.
     pub(super) fn held_over_time(&self, view: &impl ProcessView) -> Option<OverTime> {
         let mut maintenance = self.maintenance.try_lock()?;
         let history = &mut maintenance.history.as_mut()?.history;
         Some(history.held_over_time(view.ledger(), view.phases(), self.clock.now_ns()))
-    }
-
-    fn copy_history(
-        &self,
-        keeper: &mut HistoryKeeper,
-        view: &impl ProcessView,
-        trace: &Trace,
-        now_ns: u64,
-    ) {
-        keeper.copies = keeper.copies.saturating_add(1);
-        keeper.since_bytes = trace.event_bytes();
-        let from = trace.sequence();
-        let most = (keeper.limit / PART).min(COPY_MOST);
-        let record = &mut |event: &Event| self.record(event);
-        let (bytes, is_cut) = keeper.history.copy(keeper.copies, most, view.ledger(), record);
-        trace.with_retention(|retention| retention.set_history(from..=trace.sequence()));
-        keeper.last_bytes = bytes;
-        if is_cut {
-            keeper.history.shrink();
-        }
-        let cost_ns = self.clock.now_ns().saturating_sub(now_ns);
-        keeper.due_ns = now_ns.saturating_add(EVERY_NS.max(cost_ns.saturating_mul(SHARE)));
     }
 }

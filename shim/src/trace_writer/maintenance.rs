@@ -172,100 +172,31 @@ impl TraceWriter {
     /// Does the work that is due. `end`: the process ends, so everything is done now.
     #[cold]
     pub fn maintain(&self, view: &impl ProcessView, end: bool) {
-        let Some(mut guard) = self.maintenance.try_lock() else { return };
-        let maintenance = &mut *guard;
+        let Some(mut of) = self.maintenance.try_lock() else { return };
         let now_ns = self.clock.now_ns();
-        self.follow_switch(maintenance, view, now_ns, end);
+        let mut turn = Turn { writer: self, of: &mut of, view, now_ns, end };
+        turn.follow_switch();
         self.catch_up(now_ns);
         let state = self.state.load(Ordering::Acquire);
         let trace = self.trace().filter(|_| state == RUNNING || state == TOTALS);
-        let copied = self.store_figures(maintenance, view, trace, now_ns, end);
+        let copied = turn.store_figures(trace);
         let kept = self.trace().filter(|_| matches!(state, RUNNING | TOTALS | PAUSED | HELD));
         let written = kept.filter(|_| now_ns >= self.write_due_ns.load(Ordering::Relaxed));
         if written.is_some() {
             self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
         }
-        if let Some(trace) = trace {
-            self.keep_checkpoints(maintenance, view, trace, now_ns, end);
-        }
+        trace.into_iter().for_each(|trace| turn.keep_checkpoints(trace));
         match trace {
-            Some(trace) if end => {
-                own_stack::run(|| self.end_history(maintenance, view, trace, now_ns));
-            }
+            Some(trace) if end => _ = own_stack::run(|| turn.end_history(trace)),
             _ if state == SILENT => {}
-            _ => self.keep_history(maintenance, view, trace, now_ns),
+            _ => turn.keep_history(trace),
         }
-        let busy = maintenance.running.is_some() && trace.is_some();
-        self.due_ns.store(if busy { 0 } else { maintenance.figures_due_ns }, Ordering::Relaxed);
+        let is_busy = of.running.is_some() && trace.is_some();
+        self.due_ns.store(if is_busy { 0 } else { of.figures_due_ns }, Ordering::Relaxed);
         // Other threads go on with a checkpoint meanwhile.
-        drop(guard);
+        drop(of);
         if copied || written.is_some() {
             self.write_files(written, self.live().filter(|_| copied), now_ns);
-        }
-    }
-
-    /// Stores figures in the live page and, in each new window, in the trace, if they are due. True: the page is to be
-    /// copied.
-    fn store_figures(
-        &self,
-        maintenance: &mut Maintenance,
-        view: &impl ProcessView,
-        trace: Option<&Trace>,
-        now_ns: u64,
-        end: bool,
-    ) -> bool {
-        let sequence = trace.map(Trace::sequence);
-        let new_window = sequence.is_some() && maintenance.noted != sequence;
-        let stale = self.stale.swap(false, Ordering::Relaxed);
-        if !(end || new_window || stale || now_ns >= maintenance.figures_due_ns) {
-            return false;
-        }
-        self.noted.fetch_and(!BEHIND, Ordering::Relaxed);
-        let counters = counters(view);
-        if let Some(sequence) = sequence.filter(|_| end || new_window) {
-            self.note(view, &counters, sequence);
-            view.others(end, &mut |event| self.record(event));
-        }
-        maintenance.noted = sequence;
-        // At the next call while there is credit: so programs with few calls are shown exactly.
-        let every_ns = maintenance.figures_every_ns;
-        let at_once = maintenance.figures.has_any(now_ns, every_ns);
-        maintenance.figures.spend(at_once.into());
-        maintenance.figures_due_ns = if at_once { now_ns } else { now_ns + every_ns };
-        let Some(live) = self.live() else { return false };
-        let figures = counters.iter().map(|counters| view.live_device(counters));
-        #[allow(clippy::disallowed_methods)] // one for each device at most
-        live.update(now_ns, &figures.collect::<Vec<LiveDevice>>());
-        let copied = !end && maintenance.copies.has_any(now_ns, maintenance.copies_every_ns);
-        maintenance.copies.spend(copied.into());
-        copied
-    }
-
-    /// Begins a checkpoint if one is due, or writes on.
-    fn keep_checkpoints(
-        &self,
-        maintenance: &mut Maintenance,
-        view: &impl ProcessView,
-        trace: &Trace,
-        now_ns: u64,
-        end: bool,
-    ) {
-        let is_running = maintenance.running.is_some();
-        let grown = trace.event_bytes() - maintenance.since_bytes;
-        let is_due = is_running
-            || self.owes_checkpoint.load(Ordering::Relaxed)
-            || match self.state.load(Ordering::Acquire) {
-                TOTALS => {
-                    (end || now_ns >= maintenance.totals_due_ns)
-                        && room_for_totals(maintenance, now_ns, end)
-                }
-                _ => maintenance.max.is_some_and(|max| grown >= maintenance.interval(max)),
-            };
-        if is_due && !is_running {
-            self.begin(maintenance, view, trace);
-        }
-        if end || is_running {
-            self.slice(maintenance, view, if end { usize::MAX } else { SLICE });
         }
     }
 
@@ -361,17 +292,71 @@ impl TraceWriter {
         self.due_ns.store(0, Ordering::Relaxed);
     }
 
+    /// Whether nothing can be recorded any more.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.state.load(Ordering::Acquire) == SILENT
+    }
+}
+
+/// A turn of maintenance, by the thread that has its lock.
+pub(super) struct Turn<'t, V> {
+    pub(super) writer: &'t TraceWriter,
+    pub(super) of: &'t mut Maintenance,
+    pub(super) view: &'t V,
+    pub(super) now_ns: u64,
+    pub(super) end: bool,
+}
+
+impl<V: ProcessView> Turn<'_, V> {
+    /// Of one for each device.
+    #[allow(clippy::disallowed_methods)]
+    pub(super) fn counters(&self) -> Vec<Counters> {
+        self.view.devices().into_iter().map(|device| self.view.counters(device)).collect()
+    }
+
+    /// Stores figures in the live page and, in each new window, in the trace, if they are due. True: the page is to be
+    /// copied.
+    fn store_figures(&mut self, trace: Option<&Trace>) -> bool {
+        let Turn { writer, now_ns, end, .. } = *self;
+        let sequence = trace.map(Trace::sequence);
+        let new_window = sequence.is_some() && self.of.noted != sequence;
+        let stale = writer.stale.swap(false, Ordering::Relaxed);
+        if !(end || new_window || stale || now_ns >= self.of.figures_due_ns) {
+            return false;
+        }
+        writer.noted.fetch_and(!BEHIND, Ordering::Relaxed);
+        let counters = self.counters();
+        if let Some(trace) = trace.filter(|_| end || new_window) {
+            self.note(trace, &counters);
+            self.view.others(end, &mut |event| writer.record(event));
+        }
+        self.of.noted = sequence;
+        // At the next call while there is credit: so programs with few calls are shown exactly.
+        let every_ns = self.of.figures_every_ns;
+        let at_once = self.of.figures.has_any(now_ns, every_ns);
+        self.of.figures.spend(at_once.into());
+        self.of.figures_due_ns = if at_once { now_ns } else { now_ns + every_ns };
+        let Some(live) = writer.live() else { return false };
+        let figures = counters.iter().map(|counters| self.view.live_device(counters));
+        #[allow(clippy::disallowed_methods)] // one for each device at most
+        live.update(now_ns, &figures.collect::<Vec<LiveDevice>>());
+        let copied = !end && self.of.copies.has_any(now_ns, self.of.copies_every_ns);
+        self.of.copies.spend(copied.into());
+        copied
+    }
+
     /// Records the totals of all devices, and updates which windows must be kept; also records the
     /// caps, so that a punched trace has them too.
-    pub(super) fn note(&self, view: &impl ProcessView, counters: &[Counters], sequence: u64) {
+    pub(super) fn note(&self, trace: &Trace, counters: &[Counters]) {
+        let (writer, sequence) = (self.writer, trace.sequence());
         for one in counters {
-            self.record(&Event::Counters(*one));
-            view.limits(DeviceId(one.device), &mut |event| self.record(event));
+            writer.record(&Event::Counters(*one));
+            self.view.limits(DeviceId(one.device), &mut |event| writer.record(event));
         }
-        let Some(trace) = self.trace() else { return };
-        let Cost { calls, ns, one_of, stacks } = view.cost();
+        let Cost { calls, ns, one_of, stacks } = self.view.cost();
         let bytes = trace.appended_bytes();
-        self.record(&Event::RecorderCost { calls, ns, one_of, bytes, stacks });
+        writer.record(&Event::RecorderCost { calls, ns, one_of, bytes, stacks });
         let lost = trace.with_retention(|retention| {
             for one in counters {
                 retention.peak(DeviceId(one.device), one.peak, sequence);
@@ -384,68 +369,70 @@ impl TraceWriter {
                  were given up; its figures stay",
                 device.0
             );
-            self.define(&Definition::Note { text });
+            writer.define(&Definition::Note { text });
         }
     }
 
-    fn begin(&self, maintenance: &mut Maintenance, view: &impl ProcessView, trace: &Trace) {
-        self.owes_checkpoint.store(false, Ordering::Relaxed);
-        let id = maintenance.last_id + 1;
-        maintenance.last_id = id;
-        maintenance.since_bytes = trace.event_bytes();
+    /// Begins a checkpoint if one is due, or writes on.
+    fn keep_checkpoints(&mut self, trace: &Trace) {
+        let is_running = self.of.running.is_some();
+        let grown = trace.event_bytes() - self.of.since_bytes;
+        let is_due = is_running
+            || self.writer.owes_checkpoint.load(Ordering::Relaxed)
+            || match self.writer.state.load(Ordering::Acquire) {
+                TOTALS => {
+                    (self.end || self.now_ns >= self.of.totals_due_ns) && self.has_room_for_totals()
+                }
+                _ => self.of.max.is_some_and(|max| grown >= self.of.interval(max)),
+            };
+        if is_due && !is_running {
+            self.begin_checkpoint(trace);
+        }
+        if self.end || is_running {
+            self.write_checkpoint(trace, if self.end { usize::MAX } else { SLICE });
+        }
+    }
+
+    /// If nothing can be punched, each checkpoint takes room permanently: they are written at doubling
+    /// intervals, and the last room is reserved for the one at the end.
+    fn has_room_for_totals(&mut self) -> bool {
+        self.of.totals_due_ns = self.now_ns.saturating_mul(2);
+        // It may have grown since the last one, and takes whole windows.
+        let cost = 2 * self.of.last_cost + (4 << 18);
+        let left = self.of.max.map_or(u64::MAX, |max| max / 2);
+        left >= if self.end { cost } else { 2 * cost }
+    }
+
+    fn begin_checkpoint(&mut self, trace: &Trace) {
+        let Turn { writer, view, .. } = *self;
+        writer.owes_checkpoint.store(false, Ordering::Relaxed);
+        let id = self.of.last_id + 1;
+        self.of.last_id = id;
+        self.of.since_bytes = trace.event_bytes();
         trace.with_retention(|retention| retention.checkpoint_begins(trace.sequence()));
-        view.ledger().begin_checkpoint(id, || self.record(&Event::CheckpointBegin { id }));
+        view.ledger().begin_checkpoint(id, || writer.record(&Event::CheckpointBegin { id }));
         let mut records = 0;
-        view.others(false, &mut |event| self.record(event));
+        view.others(false, &mut |event| writer.record(event));
         view.checkpoint_frame(id, &mut |event| {
             records += 1;
-            self.record(event);
+            writer.record(event);
         });
-        maintenance.running = Some(Running { cursor: Cursor::new(id), records });
+        self.of.running = Some(Running { cursor: Cursor::new(id), records });
     }
 
     /// Writes on the checkpoint that is being written, by about so many records.
-    pub(super) fn slice(
-        &self,
-        maintenance: &mut Maintenance,
-        view: &impl ProcessView,
-        budget: usize,
-    ) {
-        let Some(Running { cursor, records }) = &mut maintenance.running else { return };
-        let done = view.ledger().checkpoint_slice(cursor, budget, &mut |event| {
+    pub(super) fn write_checkpoint(&mut self, trace: &Trace, budget: usize) {
+        let (writer, of) = (self.writer, &mut *self.of);
+        let Some(Running { cursor, records }) = &mut of.running else { return };
+        let done = self.view.ledger().checkpoint_slice(cursor, budget, &mut |event| {
             *records += 1;
-            self.record(event);
+            writer.record(event);
         });
-        if !done {
-            return;
-        }
-        self.record(&Event::CheckpointEnd { id: maintenance.last_id });
-        maintenance.last_cost = *records * RECORD_BYTES;
-        maintenance.running = None;
-        if let Some(trace) = self.trace() {
+        if done {
+            writer.record(&Event::CheckpointEnd { id: of.last_id });
+            of.last_cost = *records * RECORD_BYTES;
+            of.running = None;
             trace.with_retention(|retention| retention.checkpoint_ends(trace.sequence()));
         }
     }
-
-    /// Whether nothing can be recorded any more.
-    #[inline]
-    pub fn is_silent(&self) -> bool {
-        self.state.load(Ordering::Acquire) == SILENT
-    }
-}
-
-/// Of one for each device.
-#[allow(clippy::disallowed_methods)]
-pub(super) fn counters(view: &impl ProcessView) -> Vec<Counters> {
-    view.devices().into_iter().map(|device| view.counters(device)).collect()
-}
-
-/// If nothing can be punched, each checkpoint takes room permanently: they are written at doubling
-/// intervals, and the last room is reserved for the one at the end.
-fn room_for_totals(maintenance: &mut Maintenance, now_ns: u64, end: bool) -> bool {
-    maintenance.totals_due_ns = now_ns.saturating_mul(2);
-    // It may have grown since the last one, and takes whole windows.
-    let cost = 2 * maintenance.last_cost + (4 << 18);
-    let left = maintenance.max.map_or(u64::MAX, |max| max / 2);
-    left >= if end { cost } else { 2 * cost }
 }

@@ -8,7 +8,7 @@
 //! All changes are made in [`TraceWriter::maintain`], by one thread at a time. At the end of a process
 //! the recording goes on, so that the trace has what was live then.
 
-use super::maintenance::{Maintenance, ProcessView, counters};
+use super::maintenance::{ProcessView, Turn};
 use super::{PAUSED, RUNNING, TOTALS, TraceWriter, UNOPENED};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::{log, reserve, secure_dir, system};
@@ -110,42 +110,6 @@ impl TraceWriter {
         }
     }
 
-    /// Switches the recording off or on, if that is asked for.
-    pub(super) fn follow_switch(
-        &self,
-        maintenance: &mut Maintenance,
-        view: &impl ProcessView,
-        now_ns: u64,
-        end: bool,
-    ) {
-        let switch = &mut maintenance.switch;
-        if switch.ended || self.is_silent() {
-            self.switch_due_ns.store(u64::MAX, Ordering::Relaxed);
-            return;
-        }
-        switch.ended = end;
-        let order = self.live().and_then(|live| live.page().switch_order());
-        let before = switch.off_by().first().copied();
-        self.read_switch(switch, now_ns);
-        let off_by = switch.off_by().first().copied();
-        match (self.state.load(Ordering::Acquire), off_by) {
-            (UNOPENED, Some(by)) => self.turn_unopened(now_ns, false, by),
-            (RUNNING | TOTALS, Some(by)) if !end => self.pause(maintenance, view, now_ns, by),
-            (PAUSED, Some(_)) if end && self.trace().is_some() => {
-                self.resume(maintenance, view, now_ns, SwitchedBy::End);
-            }
-            (PAUSED, None) => {
-                let by = before.unwrap_or(SwitchedBy::Order);
-                self.resume(maintenance, view, now_ns, by);
-            }
-            _ => {}
-        }
-        self.show(&maintenance.switch);
-        if let (Some(live), Some((number, _))) = (self.live(), order) {
-            live.page().set_switch_applied(number);
-        }
-    }
-
     /// Shows in the live page whether the recording is switched off.
     fn show(&self, switch: &Switch) {
         let is_off = self.state.load(Ordering::Acquire) == PAUSED;
@@ -173,45 +137,63 @@ impl TraceWriter {
             None => {}
         }
     }
+}
 
-    fn pause(
-        &self,
-        maintenance: &mut Maintenance,
-        view: &impl ProcessView,
-        now_ns: u64,
-        by: SwitchedBy,
-    ) {
-        let Some(trace) = self.trace() else { return };
+impl<V: ProcessView> Turn<'_, V> {
+    /// Switches the recording off or on, if that is asked for.
+    pub(super) fn follow_switch(&mut self) {
+        let Turn { writer, now_ns, end, .. } = *self;
+        let switch = &mut self.of.switch;
+        if switch.ended || writer.is_silent() {
+            writer.switch_due_ns.store(u64::MAX, Ordering::Relaxed);
+            return;
+        }
+        switch.ended = end;
+        let order = writer.live().and_then(|live| live.page().switch_order());
+        let before = switch.off_by().first().copied();
+        writer.read_switch(switch, now_ns);
+        let off_by = switch.off_by().first().copied();
+        match (writer.state.load(Ordering::Acquire), off_by) {
+            (UNOPENED, Some(by)) => writer.turn_unopened(now_ns, false, by),
+            (RUNNING | TOTALS, Some(by)) if !end => self.pause(by),
+            (PAUSED, Some(_)) if end && writer.trace().is_some() => self.resume(SwitchedBy::End),
+            (PAUSED, None) => self.resume(before.unwrap_or(SwitchedBy::Order)),
+            _ => {}
+        }
+        writer.show(&self.of.switch);
+        if let (Some(live), Some((number, _))) = (writer.live(), order) {
+            live.page().set_switch_applied(number);
+        }
+    }
+
+    fn pause(&mut self, by: SwitchedBy) {
+        let writer = self.writer;
+        let Some(trace) = writer.trace() else { return };
         // A checkpoint that is under way has no end otherwise.
-        self.slice(maintenance, view, usize::MAX);
-        self.note(view, &counters(view), trace.sequence());
+        self.write_checkpoint(trace, usize::MAX);
+        self.note(trace, &self.counters());
         // Events that other threads append behind it are read and then replaced by the checkpoint.
-        self.append(now_ns, &Event::Recording { on: false, by });
-        let before = self.state.load(Ordering::Acquire);
-        if matches!(before, RUNNING | TOTALS) && self.turn(before, PAUSED) {
-            self.short.end();
-            maintenance.switch.before = before;
-            self.show_recording(false);
+        writer.append(self.now_ns, &Event::Recording { on: false, by });
+        let before = writer.state.load(Ordering::Acquire);
+        if matches!(before, RUNNING | TOTALS) && writer.turn(before, PAUSED) {
+            writer.short.end();
+            self.of.switch.before = before;
+            writer.show_recording(false);
         }
     }
 
     /// From here on events are appended; the next checkpoint is due at once.
-    fn resume(
-        &self,
-        maintenance: &mut Maintenance,
-        view: &impl ProcessView,
-        now_ns: u64,
-        by: SwitchedBy,
-    ) {
-        self.owes_checkpoint.store(true, Ordering::Relaxed);
-        if self.trace().is_none() {
-            self.turn_unopened(now_ns, true, by);
-            if !view.devices().is_empty() {
-                self.open_now(now_ns);
+    fn resume(&mut self, by: SwitchedBy) {
+        let Turn { writer, now_ns, .. } = *self;
+        writer.owes_checkpoint.store(true, Ordering::Relaxed);
+        if writer.trace().is_none() {
+            writer.turn_unopened(now_ns, true, by);
+            if !self.view.devices().is_empty() {
+                writer.open_now(now_ns);
             }
-        } else if self.turn(PAUSED, maintenance.switch.before) {
-            self.append(now_ns, &Event::Recording { on: true, by });
-            self.show_recording(true);
+        } else if writer.turn(PAUSED, self.of.switch.before) {
+            writer.append(now_ns, &Event::Recording { on: true, by });
+            writer.show_recording(true);
         }
     }
 }
