@@ -30,6 +30,26 @@ fn filled<T>(call: impl FnOnce(*mut T) -> c_long) -> Option<T> {
     (call(about.as_mut_ptr()) == 0).then(|| unsafe { about.assume_init() })
 }
 
+pub fn ftruncate(number: c_int, length: u64) -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { syscall(libc::SYS_ftruncate, number, length) == 0 }
+}
+
+pub fn fchmod(number: c_int, mode: libc::mode_t) -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { syscall(libc::SYS_fchmod, number, mode) == 0 }
+}
+
+pub fn flock(number: c_int, how: c_int) -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { syscall(libc::SYS_flock, number, how) == 0 }
+}
+
+pub fn unlink(name: &CStr) -> bool {
+    // SAFETY: a C string.
+    unsafe { syscall(libc::SYS_unlinkat, libc::AT_FDCWD, name.as_ptr(), 0) == 0 }
+}
+
 /// Whether a process, or one that has ended and was not waited for, has this pid.
 pub fn exists(pid: u32) -> bool {
     let Ok(pid) = i32::try_from(pid) else { return false };
@@ -72,7 +92,7 @@ pub enum Part<'a> {
 }
 
 impl Part<'_> {
-    pub fn len(&self) -> usize {
+    pub fn size(&self) -> usize {
         match self {
             Part::Bytes(bytes) => bytes.len(),
             Part::Words(words) => size_of_val(*words),
@@ -86,7 +106,7 @@ pub fn pwrite(number: c_int, part: Part, done: usize, at: i64) -> isize {
         Part::Bytes(bytes) => bytes.as_ptr(),
         Part::Words(words) => words.as_ptr().cast(),
     };
-    let (from, rest) = (from.wrapping_add(done), part.len().saturating_sub(done));
+    let (from, rest) = (from.wrapping_add(done), part.size().saturating_sub(done));
     // SAFETY: the rest of the part is readable.
     unsafe { syscall(libc::SYS_pwrite64, number, from, rest, at) as isize }
 }

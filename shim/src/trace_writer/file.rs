@@ -112,7 +112,7 @@ impl<'t> OpenFile<'_, 't> {
 
     /// Writes all parts, one behind the other.
     pub fn write(&self, parts: &[Part], offset: u64) -> Result<(), Failure> {
-        let bytes: usize = parts.iter().map(Part::len).sum();
+        let bytes: usize = parts.iter().map(Part::size).sum();
         let end = offset + bytes as u64;
         within_limit(end)?;
         self.look()?;
@@ -141,8 +141,8 @@ impl<'t> OpenFile<'_, 't> {
         if length >= self.file.length.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: takes no pointers; nothing stands behind the last window.
-        if unsafe { libc::ftruncate(self.opened.number(), length as libc::off_t) } == 0 {
+        // Nothing stands behind the last window.
+        if system::ftruncate(self.opened.number(), length) {
             self.file.length.store(length, Ordering::Relaxed);
         }
     }
@@ -155,16 +155,13 @@ impl<'t> OpenFile<'_, 't> {
     }
 
     fn length(&self) -> Result<u64, Failure> {
-        // SAFETY: takes no pointers.
-        let end = unsafe { libc::lseek(self.opened.number(), 0, libc::SEEK_END) };
-        u64::try_from(end).map_err(|_| Failure::last(StopReason::WriteFailed))
+        let stat = system::fstat(self.opened.number());
+        stat.map(|stat| stat.st_size as u64).ok_or_else(|| Failure::last(StopReason::WriteFailed))
     }
 
     fn stretch(&self, length: u64) -> Result<(), Failure> {
         let wanted = self.file.length.load(Ordering::Relaxed);
-        let number = self.opened.number();
-        // SAFETY: a longer file loses nothing.
-        if length < wanted && unsafe { libc::ftruncate(number, wanted as libc::off_t) } != 0 {
+        if length < wanted && !system::ftruncate(self.opened.number(), wanted) {
             return Err(Failure::last(StopReason::WriteFailed));
         }
         Ok(())

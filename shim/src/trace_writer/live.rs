@@ -146,8 +146,8 @@ impl PublishedPage {
     /// store there.
     pub fn end(&self) {
         self.page.set_state(LiveState::Ended);
-        // SAFETY: a C string; the file is ours by its name.
-        unsafe { libc::unlink(self.path.as_ptr()) };
+        // The file is ours by its name.
+        system::unlink(&self.path);
     }
 }
 
@@ -200,12 +200,10 @@ fn live_owner(identity: &Identity) -> LiveOwner {
 
 /// Whether it is a regular file with one name; makes it inaccessible to others.
 fn is_plain_and_closed(file: i32) -> bool {
-    // SAFETY: takes no pointers.
-    let close = || unsafe { libc::fchmod(file, 0o600) } == 0;
     system::fstat(file).is_some_and(|stat| {
         stat.st_mode & libc::S_IFMT == libc::S_IFREG
             && (stat.st_nlink, stat.st_uid) == (1, secure_dir::user())
-            && (stat.st_mode & 0o077 == 0 || close())
+            && (stat.st_mode & 0o077 == 0 || system::fchmod(file, 0o600))
     })
 }
 

@@ -56,8 +56,7 @@ impl NamedFile {
         if let Ok(name) = c_string(self.path.as_os_str().as_bytes())
             && id_of_name(&name) == Some(self.id)
         {
-            // SAFETY: a C string; it leads to the file that we made.
-            unsafe { libc::unlink(name.as_ptr()) };
+            system::unlink(&name);
         }
     }
 
@@ -90,13 +89,9 @@ impl NamedFile {
     ) -> Result<(Opened<'t>, u64), Failure> {
         let (readable, _) =
             self.checked(table.open(name, libc::O_RDONLY, 0).map_err(cannot_open)?)?;
-        let mode = |mode| {
-            // SAFETY: takes no pointers; the file is the one that we made.
-            unsafe { libc::fchmod(readable.number(), mode) }
-        };
-        mode(self.mode | libc::S_IWUSR);
+        system::fchmod(readable.number(), self.mode | libc::S_IWUSR);
         let opened = table.open_again(&readable, libc::O_RDWR);
-        mode(self.mode);
+        system::fchmod(readable.number(), self.mode);
         self.checked(opened.map_err(cannot_open)?)
     }
 
@@ -209,7 +204,7 @@ pub fn allocate(number: i32, mode: i32, offset: u64, bytes: u64) -> Result<(), F
 pub fn write(number: i32, parts: &[Part], mut at: u64) -> Result<(), Failure> {
     for part in parts {
         let mut done = 0;
-        while done < part.len() {
+        while done < part.size() {
             match system::pwrite(number, *part, done, at as i64) {
                 0 => return Err(Failure { reason: StopReason::WriteFailed, errno: libc::EIO }),
                 wrote if wrote > 0 => (done, at) = (done + wrote as usize, at + wrote as u64),

@@ -67,8 +67,7 @@ impl Tail {
         let number = opened.number();
         let Some(write_first) = is_mappable(number) else { return Err(file) };
         let headed = within_limit(HEADER_BYTES as u64).and_then(|()| {
-            // SAFETY: takes no pointers.
-            unsafe { libc::flock(number, libc::LOCK_EX | libc::LOCK_NB) };
+            system::flock(number, libc::LOCK_EX | libc::LOCK_NB);
             write(number, &[Part::Bytes(page)], 0)
         });
         let length = TAIL_START as u64;

@@ -126,8 +126,8 @@ impl Dead {
 
 /// A process holds a lock on its tail. A reader that writes one into its trace does too.
 fn is_unlocked(file: &Opened) -> bool {
-    // SAFETY: takes no pointers; the lock goes when the file is closed.
-    unsafe { libc::flock(file.number(), libc::LOCK_SH | libc::LOCK_NB) == 0 }
+    // The lock goes when the file is closed.
+    system::flock(file.number(), libc::LOCK_SH | libc::LOCK_NB)
 }
 
 /// Removes the oldest tails of ended processes, until those that are left have at most this many bytes.

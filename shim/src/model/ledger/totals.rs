@@ -283,7 +283,7 @@ unsafe impl Slot for SiteSlot {
 
     #[inline]
     fn hash(maker: u64) -> u64 {
-        // Site above stack, without the bit. Which sums a slice of the history's walk meets follows from their places.
+        // Site above stack, without the bit.
         spread((maker & !(1 << 63)).rotate_left(32))
     }
 }
