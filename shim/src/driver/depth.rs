@@ -15,21 +15,20 @@ use crate::runtime::lock;
 use crate::runtime::stack_pages;
 use crate::runtime::tls::thread_block;
 use core::cell::Cell;
-use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// This thread's. Its signal handlers read and write it too: compiler fences keep the order.
 #[repr(C)]
 struct Slot {
     /// The depth in units of [`ONE`], and the bits below it. One word, so that a call tests both at once.
-    state: u64,
-    outermost: Outermost,
+    state: Cell<u64>,
+    outermost: Cell<Outermost>,
     /// Where the thread's errno is, once a hook has found it.
-    errno: Option<errno::Here>,
+    errno: Cell<Option<errno::Here>>,
     /// The outermost hook is calling the driver for the program: no lock of the recorder is held.
-    in_driver: bool,
+    in_driver: Cell<bool>,
     /// A signal handler wants to leave the outermost hook, at the hook's end.
-    is_requested: bool,
+    is_requested: Cell<bool>,
 }
 
 const ONE: u64 = 4;
@@ -38,7 +37,7 @@ const ASYNCHRONOUS: u64 = 1;
 /// It is deferred during a hook.
 const DEFERRED: u64 = 2;
 
-thread_block!(fn slot() -> *mut Slot, 40 bytes of the block at 0);
+thread_block!(fn block() -> *mut Slot, 40 bytes of the block at 0);
 thread_block! {
     /// When the thread's last timed hook ended; 0: there was none.
     fn timed_ns() -> *mut u64 = "vramtrace_timed", 8, align 8
@@ -54,84 +53,86 @@ struct Outermost {
     mark: usize,
 }
 
+/// This thread's.
+#[inline(always)]
+fn slot() -> &'static Slot {
+    // SAFETY: it is there while the thread runs, and no reference to cells leaves the thread. Zero bytes are valid.
+    unsafe { &*block() }
+}
+
 /// The guard of one outermost hook. [`Guard::settle`] raises the depth, [`Guard::leave`] lowers it again,
 /// as dropping the guard does (also by unwinding).
 pub struct Guard {
-    slot: *mut Slot,
+    slot: &'static Slot,
     /// 0: the depth is not raised.
     mark: Cell<usize>,
-    /// Not `Send`: it stays on its thread.
-    _local: PhantomData<*mut ()>,
 }
 
 /// `None` inside a hook of the same thread: pass through.
 #[inline]
 pub fn enter() -> Option<Guard> {
     let slot = slot();
-    // SAFETY: this thread's own.
-    if unsafe { (*slot).state } >= ONE && !left_behind() {
-        return None;
-    }
-    Some(Guard::new(slot))
+    (slot.state.get() < ONE || left_behind()).then(|| Guard::new(slot))
 }
 
 /// Whether a hook on this thread can begin at once, as nearly all do: it is not nested, and the thread is
 /// not cancelled asynchronously. (After a `longjmp` across a driver call the answer is no.)
 #[inline]
 pub fn is_plain() -> bool {
-    // SAFETY: this thread's own.
-    unsafe { (*slot()).state == 0 }
+    slot().state.get() == 0
 }
 
-/// Whether the frame of the outermost guard has ended. Then no call is in progress on this thread.
+/// Whether the frame of the outermost guard has ended: that hook was left without its end, and no call is in progress on this
+/// thread.
 #[cold]
 fn left_behind() -> bool {
-    // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
+    let slot = slot();
     let (here, kept) = (0u8, errno::get());
-    let ended = slot.outermost.has_ended(&raw const here as usize);
+    let ended = slot.outermost.get().has_ended(&raw const here as usize);
     errno::set(kept);
     if ended {
-        slot.left();
+        if !slot.in_driver.get() {
+            lock::thread_left();
+        }
+        escaped(Escape::LongJump);
+        // If cancellation is still deferred, the end of the next hook makes it asynchronous again.
+        slot.change(!ASYNCHRONOUS, 0);
     }
     ended
 }
 
 impl Slot {
-    /// The outermost hook was left without its end.
-    fn left(&mut self) {
-        if !self.in_driver {
-            lock::thread_left();
-        }
-        escaped(Escape::LongJump);
-        // If cancellation is still deferred, the end of the next hook makes it asynchronous again.
-        self.state &= ASYNCHRONOUS;
+    #[inline]
+    fn change(&self, cleared: u64, set: u64) {
+        self.state.set(self.state.get() & !cleared | set);
     }
 }
 
 impl Guard {
-    fn new(slot: *mut Slot) -> Guard {
-        Guard { slot, mark: Cell::new(0), _local: PhantomData }
+    fn new(slot: &'static Slot) -> Guard {
+        Guard { slot, mark: Cell::new(0) }
     }
 
     /// This thread's errno, which lies in one place as long as the thread runs: found by its first hook.
     #[inline]
     pub fn errno(&self) -> errno::Here {
-        // SAFETY: this thread's own.
-        *unsafe { &mut (*self.slot).errno }.get_or_insert_with(errno::here)
+        self.slot.errno.get().unwrap_or_else(|| {
+            let here = errno::here();
+            self.slot.errno.set(Some(here));
+            here
+        })
     }
 
     /// Raises the depth. The guard must not be moved from now on.
     #[inline]
     pub fn settle(&self) {
-        // SAFETY: this thread's own.
-        let slot = unsafe { &mut *self.slot };
-        let mark = slot.outermost.mark.wrapping_add(1);
+        let slot = self.slot;
+        let mark = slot.outermost.get().mark.wrapping_add(1);
         self.mark.set(mark);
-        slot.outermost = Outermost { at: self.mark.as_ptr() as usize, mark };
-        slot.in_driver = false;
+        slot.outermost.set(Outermost { at: self.mark.as_ptr() as usize, mark });
+        slot.in_driver.set(false);
         compiler_fence(Ordering::SeqCst);
-        slot.state |= ONE;
+        slot.change(0, ONE);
         compiler_fence(Ordering::SeqCst);
     }
 
@@ -140,16 +141,13 @@ impl Guard {
     #[inline]
     pub fn enters_driver(&self) -> bool {
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: this thread's own.
-        let slot = unsafe { &mut *self.slot };
-        slot.in_driver = true;
-        slot.state & DEFERRED != 0
+        self.slot.in_driver.set(true);
+        self.slot.state.get() & DEFERRED != 0
     }
 
     #[inline]
     pub fn left_driver(&self) {
-        // SAFETY: this thread's own.
-        unsafe { (*self.slot).in_driver = false };
+        self.slot.in_driver.set(false);
         compiler_fence(Ordering::SeqCst);
     }
 
@@ -157,11 +155,10 @@ impl Guard {
     #[inline]
     pub fn leave(self) {
         self.lower();
-        // SAFETY: this thread's own.
-        let slot = unsafe { &mut *self.slot };
+        let slot = self.slot;
         core::mem::forget(self);
-        if slot.is_requested {
-            slot.is_requested = false;
+        if slot.is_requested.get() {
+            slot.is_requested.set(false);
             handler_exit::perform();
         }
     }
@@ -169,36 +166,30 @@ impl Guard {
     /// The same before the hook calls the driver, where the hook has nothing to undo.
     #[inline]
     pub fn leave_if_requested(&self) {
-        // SAFETY: this thread's own.
-        if unsafe { (*self.slot).is_requested } {
-            let Guard { slot, ref mark, .. } = *self;
-            Guard { slot, mark: mark.clone(), _local: PhantomData }.leave();
+        if self.slot.is_requested.get() {
+            Guard { slot: self.slot, mark: self.mark.clone() }.leave();
         }
     }
 
     #[inline]
     fn lower(&self) {
-        // SAFETY: this thread's own.
-        let slot = unsafe { &mut *self.slot };
         compiler_fence(Ordering::SeqCst);
         // A guard that was wrongly considered ended lowers nothing.
-        if slot.outermost.mark == self.mark.get() {
-            slot.state &= ONE - 1;
+        if self.slot.outermost.get().mark == self.mark.get() {
+            self.slot.change(!(ONE - 1), 0);
         }
         compiler_fence(Ordering::SeqCst);
     }
-}
 
-/// One of this many guards of a thread is timed.
-pub const SAMPLED_ONE_OF: usize = 256;
-
-impl Guard {
     /// Whether this hook is timed.
     #[inline]
     pub fn is_sampled(&self) -> bool {
         self.mark.get().is_multiple_of(SAMPLED_ONE_OF)
     }
 }
+
+/// One of this many guards of a thread is timed.
+pub const SAMPLED_ONE_OF: usize = 256;
 
 /// Notes the end of this thread's timed hook. Returns that of the one before; 0: there was none.
 pub fn timed(now_ns: u64) -> u64 {
@@ -208,9 +199,8 @@ pub fn timed(now_ns: u64) -> u64 {
 
 /// Whether this thread's outermost hook is timed.
 pub fn is_outermost_sampled() -> bool {
-    // SAFETY: this thread's own.
-    let slot = unsafe { &*slot() };
-    slot.state >= ONE && slot.outermost.mark.is_multiple_of(SAMPLED_ONE_OF)
+    let slot = slot();
+    slot.state.get() >= ONE && slot.outermost.get().mark.is_multiple_of(SAMPLED_ONE_OF)
 }
 
 impl Drop for Guard {
@@ -224,41 +214,33 @@ impl Drop for Guard {
 
 /// Whether this thread's outermost hook waits: for the driver, or for its own end. `sp`: the caller's stack pointer.
 pub fn waits(sp: usize) -> bool {
-    // SAFETY: this thread's own.
-    let slot = unsafe { &*slot() };
-    let waits = slot.in_driver || slot.is_requested;
-    waits && slot.state >= ONE && !slot.outermost.has_ended(sp)
+    let slot = slot();
+    let waits = slot.in_driver.get() || slot.is_requested.get();
+    waits && slot.state.get() >= ONE && !slot.outermost.get().has_ended(sp)
 }
 
 /// The outermost hook on this thread is to be left at its end: see [`Guard::leave`].
 pub fn ask_to_leave() {
-    // SAFETY: this thread's own.
-    unsafe { (*slot()).is_requested = true };
+    slot().is_requested.set(true);
 }
 
 /// Whether the program has made the cancellation of this thread asynchronous.
 pub fn is_asynchronous() -> bool {
-    // SAFETY: this thread's own.
-    unsafe { (*slot()).state & (ASYNCHRONOUS | DEFERRED) == ASYNCHRONOUS }
+    slot().state.get() & (ASYNCHRONOUS | DEFERRED) == ASYNCHRONOUS
 }
 
 /// Whether asynchronous cancellation is deferred now.
 pub fn is_deferring() -> bool {
-    // SAFETY: this thread's own.
-    unsafe { (*slot()).state & DEFERRED != 0 }
+    slot().state.get() & DEFERRED != 0
 }
 
 /// The program has set the type of this thread's cancellation.
 pub fn set_asynchronous(on: bool) {
-    // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
-    slot.state = slot.state & !(ASYNCHRONOUS | DEFERRED) | if on { ASYNCHRONOUS } else { 0 };
+    slot().change(ASYNCHRONOUS | DEFERRED, if on { ASYNCHRONOUS } else { 0 });
 }
 
 pub fn set_deferring(on: bool) {
-    // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
-    slot.state = slot.state & !DEFERRED | if on { DEFERRED } else { 0 };
+    slot().change(DEFERRED, if on { DEFERRED } else { 0 });
 }
 
 impl Outermost {
@@ -289,23 +271,21 @@ impl Outermost {
 /// Runs `f` with the guard up: hooks reached from within pass through.
 #[inline(always)]
 pub fn inside<R>(f: impl FnOnce() -> R) -> R {
-    struct Nested(*mut Slot);
+    struct Nested(&'static Slot);
     impl Drop for Nested {
         fn drop(&mut self) {
-            // SAFETY: this thread's own.
-            let slot = unsafe { &mut *self.0 };
-            if slot.state >= ONE {
-                slot.state -= ONE;
+            let state = self.0.state.get();
+            if state >= ONE {
+                self.0.state.set(state - ONE);
             }
         }
     }
     let slot = slot();
-    // SAFETY: this thread's own.
-    let state = unsafe { &mut (*slot).state };
-    if *state < ONE {
+    let state = slot.state.get();
+    if state < ONE {
         return alone(f);
     }
-    *state += ONE;
+    slot.state.set(state + ONE);
     let _nested = Nested(slot);
     f()
 }
