@@ -10,6 +10,7 @@
 
 use crate::runtime::rare::rare;
 use crate::runtime::thread_slot::next_block;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, PoolId};
 
@@ -23,29 +24,26 @@ pub struct Lane {
 
 /// This thread's stream for the device is another from now on.
 pub fn set_stream(device: u8, stream: u64) {
-    // SAFETY: this thread's own.
-    if let Some(current) = unsafe { (*next_block()).streams.get_mut(usize::from(device)) } {
-        *current = stream;
+    if let Some(current) = next_block().streams.get(usize::from(device)) {
+        current.set(stream);
     }
 }
 
 /// The driver's answer about a stream: the id of its capture.
 pub fn set_capture(id: Option<u64>) {
-    // SAFETY: this thread's own.
-    unsafe { (*next_block()).capture = id.map_or(0, |id| id.wrapping_add(1)) };
+    next_block().capture.set(id.map_or(0, |id| id.wrapping_add(1)));
 }
 
 /// The lane of a request that was served now. `captures`: whether any capture is in progress.
 #[inline(always)]
 pub fn current(device: DeviceId, captures: impl FnOnce() -> bool) -> Lane {
-    // SAFETY: this thread's own.
-    let next = unsafe { &mut *next_block() };
-    let stream = next.streams.get(usize::from(device.0)).copied().unwrap_or(0);
-    let mut capture = next.capture;
+    let next = next_block();
+    let stream = next.streams.get(usize::from(device.0)).map_or(0, Cell::get);
+    let mut capture = next.capture.get();
     if capture != 0 {
         rare();
         // An answer is for one request: the next one asks again.
-        capture = if captures() { std::mem::take(&mut next.capture) } else { 0 };
+        capture = if captures() { next.capture.take() } else { 0 };
     }
     Lane { stream, capture }
 }

@@ -30,26 +30,24 @@ pub enum Request {
 /// The allocator rounds a request up on this thread.
 #[inline(always)]
 pub fn note(requested: u64, divisions: u64) {
-    // SAFETY: this thread's own.
-    unsafe { ((*next_block()).requested, (*next_block()).divisions) = (requested, divisions) };
+    next_block().requested.set(requested);
+    next_block().divisions.set(divisions);
 }
 
 /// The request that was noted last got no block.
 pub fn forget() {
-    // SAFETY: this thread's own.
-    unsafe { (*next_block()).requested = 0 };
+    next_block().requested.set(0);
 }
 
 /// The request of a block of this size that is reported now.
 #[inline(always)]
 pub fn of_block(size: u64) -> Request {
-    // SAFETY: this thread's own.
-    let noted = unsafe { &mut *next_block() };
-    let requested = std::mem::take(&mut noted.requested);
+    let noted = next_block();
+    let requested = noted.requested.take();
     if requested == size {
         return Request::Whole;
     }
-    match requested != 0 && is_for(size, requested, noted.divisions) {
+    match requested != 0 && is_for(size, requested, noted.divisions.get()) {
         true => Request::Part(requested),
         false => Request::Unknown,
     }

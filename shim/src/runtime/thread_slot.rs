@@ -2,6 +2,7 @@
 //! thread, the time of its last event, and what is noted for its next block of PyTorch's.
 
 use crate::runtime::tls::thread_block;
+use std::cell::Cell;
 use vramtrace_format::ThreadId;
 
 #[repr(C)]
@@ -20,17 +21,21 @@ pub const STREAMS: usize = 16;
 #[repr(C)]
 pub struct NextBlock {
     /// The bytes that were requested; 0: nothing was noted.
-    pub requested: u64,
-    pub divisions: u64,
+    pub requested: Cell<u64>,
+    pub divisions: Cell<u64>,
     /// The capture that the driver named last, plus 1; 0: none.
-    pub capture: u64,
+    pub capture: Cell<u64>,
     /// Of the devices.
-    pub streams: [u64; STREAMS],
+    pub streams: [Cell<u64>; STREAMS],
 }
 
-thread_block! {
-    /// This thread's. There is no reference to it but the one that a caller makes, and ends before it calls anything.
-    pub fn next_block() -> *mut NextBlock, 192 bytes of the block at 64
+thread_block!(fn next_block_at() -> *mut NextBlock, 192 bytes of the block at 64);
+
+/// This thread's.
+#[inline(always)]
+pub fn next_block() -> &'static NextBlock {
+    // SAFETY: it is there while the thread runs, and no reference to cells leaves the thread. Zero bytes are valid.
+    unsafe { &*next_block_at() }
 }
 
 /// The kernel's number of this thread.
