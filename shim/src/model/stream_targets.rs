@@ -9,7 +9,7 @@ use crate::model::contexts::Target;
 use crate::model::pools::Pool;
 use crate::runtime::tls::thread_block;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vramtrace_format::{ContextId, DeviceId, SiteId};
+use vramtrace_format::SiteId;
 
 /// The key of a cached route. `stream`: 0 legacy default, 1 legacy, 2 per-thread default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +36,8 @@ pub struct StreamTarget {
 #[repr(C, align(64))]
 struct Line {
     generation: u64,
-    stream: u64,
-    pool_wanted: u64,
-    context_handle: u64,
-    pool: *const Pool,
-    site: u32,
-    api: u16,
-    context: u16,
-    device: u8,
+    key: Key,
+    route: StreamTarget,
 }
 
 const LINES: usize = 8;
@@ -88,37 +82,13 @@ impl StreamTargets {
 
     #[inline(always)]
     pub fn find(&self, key: &Key) -> Option<StreamTarget> {
-        // SAFETY: this thread's own line; a pool once seen lives as long as the process's state.
-        unsafe {
-            let line = &*line(key);
-            let known = line.generation == self.generation()
-                && line.stream == key.stream
-                && line.pool_wanted == key.pool
-                && line.context_handle == key.context
-                && line.api == key.api;
-            if !known {
-                return None;
-            }
-            Some(StreamTarget {
-                target: Target { context: ContextId(line.context), device: DeviceId(line.device) },
-                pool: line.pool.as_ref(),
-                site: SiteId(line.site),
-            })
-        }
+        // SAFETY: this thread's own line. Zero bytes are valid.
+        let line = unsafe { &*line(key) };
+        (line.generation == self.generation() && line.key == *key).then_some(line.route)
     }
 
     pub fn keep(&self, generation: u64, key: &Key, route: &StreamTarget) {
-        let fresh = Line {
-            generation,
-            stream: key.stream,
-            pool_wanted: key.pool,
-            context_handle: key.context,
-            pool: route.pool.map_or(std::ptr::null(), |pool| pool),
-            site: route.site.0,
-            api: key.api,
-            context: route.target.context.0,
-            device: route.target.device.0,
-        };
+        let fresh = Line { generation, key: *key, route: *route };
         // SAFETY: this thread's own line.
         unsafe { line(key).write(fresh) };
     }
@@ -127,6 +97,7 @@ impl StreamTargets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vramtrace_format::{ContextId, DeviceId};
 
     #[test]
     fn routes_are_known_until_something_ends() {
