@@ -16,49 +16,46 @@ pub enum Home {
 /// One line of the table, without its types.
 pub struct Line {
     pub name: &'static str,
-    /// For cuGetProcAddress: 12010 is CUDA 12.1; 0 where there are no versions.
-    pub since: u32,
     pub family: Family,
     pub home: Home,
     /// As written in the table: "pass", "note" or the hook's path.
     pub hook: &'static str,
 }
 
+/// `pass`, `note` or `family::function`.
+macro_rules! hook_name {
+    ({ $hook:ident $(:: $rest:ident)? $(( $($passed:tt)* ))? }) => {
+        concat!(stringify!($hook) $(, "::", stringify!($rest))?)
+    };
+}
+
 macro_rules! define {
     ($( $title:literal $family:ident in $home:ident { $(
-        $name:ident $since:literal ( $($args:tt)* ) => $hook:ident $(:: $rest:ident)*;
+        $( $name:ident $since:literal ),+ : $arguments:tt => $hook:tt
     )* } )*) => {
         /// An entry point of the table; its number travels in the trace (`Definition::Api`).
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
-        pub enum Api { $($( $name, )*)* }
+        pub enum Api { $($($( $name, )+)*)* }
 
         /// The table's sections.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Family { $( #[doc = $title] $family, )* }
 
-        impl Family {
-            pub fn title(self) -> &'static str {
-                match self { $( Family::$family => $title, )* }
-            }
-        }
-
-        static LINES: &[Line] = &[ $($( Line {
+        static LINES: &[Line] = &[ $($($( Line {
             name: stringify!($name),
-            since: $since,
             family: Family::$family,
             home: Home::$home,
-            hook: concat!(stringify!($hook) $(, "::", stringify!($rest))*),
-        }, )*)* ];
+            hook: hook_name!($hook),
+        }, )+)*)* ];
 
-        const ALL: &[Api] = &[ $($( Api::$name, )*)* ];
+        const ALL: &[Api] = &[ $($($( Api::$name, )+)*)* ];
 
         /// One line per entry point: name, since, section, hook; separated by tabs.
-        const COVERAGE: &str = concat!( $($(
-            stringify!($name), "\t", $since, "\t", $title, "\t",
-            stringify!($hook) $(, "::", stringify!($rest))*, "\n",
-        )*)* "\0");
+        const COVERAGE: &str = concat!( $($($(
+            stringify!($name), "\t", $since, "\t", $title, "\t", hook_name!($hook), "\n",
+        )+)*)* "\0");
     };
 }
 table!(define);
@@ -73,10 +70,6 @@ impl Api {
 
     pub fn name(self) -> &'static str {
         self.line().name
-    }
-
-    pub fn since(self) -> u32 {
-        self.line().since
     }
 
     pub fn family(self) -> Family {
@@ -100,62 +93,12 @@ impl Api {
         }
     }
 
-    /// Exact names only. Neither allocates nor locks, since every dlsym of the process calls it.
+    /// Exact names only. Neither allocates nor locks, since many look-ups of the process call it: nearly all names differ in
+    /// their length.
     pub fn from_name(name: &[u8]) -> Option<Api> {
-        let mut slot = hash(name) as usize % SLOTS;
-        loop {
-            let index = NAMES[slot];
-            if index == EMPTY {
-                return None;
-            }
-            if LINES[index as usize].name.as_bytes() == name {
-                return Some(ALL[index as usize]);
-            }
-            slot = (slot + 1) % SLOTS;
-        }
+        ALL.iter().copied().find(|api| api.name().as_bytes() == name)
     }
 }
-
-/// Open addressing, at most 40 % full.
-const SLOTS: usize = 1024;
-const EMPTY: u16 = u16::MAX;
-static NAMES: [u16; SLOTS] = names();
-const _: () = assert!(Api::COUNT * 5 < SLOTS * 2);
-
-/// FNV-1a.
-const fn hash(name: &[u8]) -> u32 {
-    let mut hash = 0x811c_9dc5_u32;
-    let mut i = 0;
-    while i < name.len() {
-        hash = (hash ^ name[i] as u32).wrapping_mul(0x0100_0193);
-        i += 1;
-    }
-    hash ^ (hash >> 15)
-}
-
-const fn names() -> [u16; SLOTS] {
-    let mut slots = [EMPTY; SLOTS];
-    let mut index = 0;
-    while index < LINES_LEN {
-        let mut slot = hash(NAME_BYTES[index]) as usize % SLOTS;
-        while slots[slot] != EMPTY {
-            slot = (slot + 1) % SLOTS;
-        }
-        slots[slot] = index as u16;
-        index += 1;
-    }
-    slots
-}
-
-macro_rules! name_bytes {
-    ($( $title:literal $family:ident in $home:ident { $(
-        $name:ident $since:literal ( $($args:tt)* ) => $hook:ident $(:: $rest:ident)*;
-    )* } )*) => {
-        const NAME_BYTES: &[&[u8]] = &[ $($( stringify!($name).as_bytes(), )*)* ];
-        const LINES_LEN: usize = NAME_BYTES.len();
-    };
-}
-table!(name_bytes);
 
 /// The table as text for `vramtrace doctor` and docs/COVERAGE.md: a line per entry point, with name,
 /// since, section and hook separated by tabs; ends with NUL.

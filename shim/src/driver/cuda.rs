@@ -12,13 +12,8 @@ pub type CUresult = i32;
 pub const CUDA_SUCCESS: CUresult = 0;
 pub const CUDA_ERROR_INVALID_VALUE: CUresult = 1;
 pub const CUDA_ERROR_OUT_OF_MEMORY: CUresult = 2;
-pub const CUDA_ERROR_NOT_INITIALIZED: CUresult = 3;
 pub const CUDA_ERROR_DEINITIALIZED: CUresult = 4;
 pub const CUDA_ERROR_NO_DEVICE: CUresult = 100;
-pub const CUDA_ERROR_INVALID_DEVICE: CUresult = 101;
-pub const CUDA_ERROR_INVALID_CONTEXT: CUresult = 201;
-pub const CUDA_ERROR_INVALID_HANDLE: CUresult = 400;
-pub const CUDA_ERROR_NOT_FOUND: CUresult = 500;
 pub const CUDA_ERROR_NOT_SUPPORTED: CUresult = 801;
 
 pub const NVML_ERROR_LIBRARY_NOT_FOUND: CUresult = 12;
@@ -49,37 +44,12 @@ pub type Function = *mut c_void;
 /// A kernel of a library: any context's.
 pub type Kernel = *mut c_void;
 pub type GfxRes = *mut c_void;
-pub type CUdevResourceDesc = *mut c_void;
 pub type NvmlDevice = *mut c_void;
 
-pub type CUlimit = u32;
-pub type CUjit_option = u32;
-pub type CUlibraryOption = u32;
-pub type CUmemAllocationHandleType = u32;
-pub type CUmemAllocationGranularity_flags = u32;
-pub type CUmemAllocationType = u32;
-pub type CUmemRangeHandleType = u32;
-pub type CUmemPool_attribute = u32;
-pub type CUgraphMem_attribute = u32;
-pub type CUpointer_attribute = u32;
-pub type CUdriverProcAddressQueryResult = u32;
-pub type CUstreamCaptureMode = u32;
 pub type CUstreamCaptureStatus = u32;
-pub type CUlogicalEndpointId = u64;
 
-/// Passed on, never read.
-pub type CUexecAffinityParam = c_void;
-pub type CUctxCreateParams = c_void;
-pub type CUlaunchConfig = c_void;
-pub type CUcheckpointCheckpointArgs = c_void;
-pub type CUcheckpointRestoreArgs = c_void;
-pub type NvmlProcessDetailList = c_void;
-pub type CUstreamCigCaptureParams = c_void;
-pub type NvmlAccountingStats = c_void;
-pub type NvmlMemoryLimits = c_void;
-
-pub const CU_LIMIT_STACK_SIZE: CUlimit = 0;
-pub const CU_LIMIT_MALLOC_HEAP_SIZE: CUlimit = 2;
+pub const CU_LIMIT_STACK_SIZE: u32 = 0;
+pub const CU_LIMIT_MALLOC_HEAP_SIZE: u32 = 2;
 
 pub const CU_MEM_LOCATION_TYPE_DEVICE: u32 = 1;
 pub const CU_MEM_LOCATION_TYPE_HOST: u32 = 2;
@@ -88,13 +58,13 @@ pub const CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: u32 = 4;
 /// The id's lowest byte is the device.
 pub const CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: u32 = 6;
 
-pub const CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: CUmemPool_attribute = 5;
-pub const CU_MEMPOOL_ATTR_USED_MEM_CURRENT: CUmemPool_attribute = 7;
+pub const CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: u32 = 5;
+pub const CU_MEMPOOL_ATTR_USED_MEM_CURRENT: u32 = 7;
 
-pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: CUgraphMem_attribute = 0;
-pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: CUgraphMem_attribute = 2;
+pub const CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT: u32 = 0;
+pub const CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT: u32 = 2;
 
-pub const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: CUpointer_attribute = 9;
+pub const CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: u32 = 9;
 
 pub const CU_GRAPH_NODE_TYPE_MEM_ALLOC: i32 = 10;
 pub const CU_GRAPH_NODE_TYPE_MEM_FREE: i32 = 11;
@@ -140,7 +110,6 @@ structs! {
         usage: u16,
         reserved: [u8; 54],
     }
-    64 CUmemPoolPtrExportData { reserved: [u8; 64] }
     /// Passed by value, on the stack.
     64 CUipcMemHandle { reserved: [c_char; 64] }
     120 CUDA_MEM_ALLOC_NODE_PARAMS {
@@ -154,7 +123,6 @@ structs! {
     /// `union_` starts with a [`CUDA_MEM_ALLOC_NODE_PARAMS`] for a memory node, with the address
     /// for a free node.
     256 CUgraphNodeParams { kind: i32, reserved: [i32; 3], union_: [u64; 29], reserved2: u64 }
-    8 CUgraphEdgeData { bytes: [u8; 8] }
     32 CUDA_GRAPH_INSTANTIATE_PARAMS {
         flags: u64,
         upload_stream: Stream,
@@ -179,26 +147,11 @@ structs! {
         channels: u32,
         flags: u32,
     }
-    32 CUDA_ARRAY_MEMORY_REQUIREMENTS { size: usize, alignment: usize, reserved: [u32; 4] }
     96 CUarrayMapInfo { words: [u64; 12] }
-    32 CUmulticastObjectProp { devices: u32, size: usize, handle_types: u64, flags: u64 }
-    104 CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
-        kind: u32,
-        handle: [u64; 2],
-        size: u64,
-        flags: u32,
-        reserved: [u32; 16],
-    }
     88 CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
         offset: u64,
         size: u64,
         flags: u32,
-        reserved: [u32; 16],
-    }
-    120 CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
-        offset: u64,
-        array: CUDA_ARRAY3D_DESCRIPTOR,
-        levels: u32,
         reserved: [u32; 16],
     }
     24 NvmlMemory { total: u64, free: u64, used: u64 }
@@ -214,6 +167,5 @@ const _: () = {
     assert!(core::mem::offset_of!(CUDA_MEM_ALLOC_NODE_PARAMS, access_descs) == 88);
     assert!(core::mem::offset_of!(CUDA_MEM_ALLOC_NODE_PARAMS, bytesize) == 104);
     assert!(core::mem::offset_of!(CUDA_MEM_ALLOC_NODE_PARAMS, dptr) == 112);
-    assert!(core::mem::offset_of!(CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size) == 24);
     assert!(core::mem::offset_of!(CUgraphNodeParams, union_) == 16);
 };

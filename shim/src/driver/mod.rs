@@ -2,7 +2,6 @@
 //! guard that marks a thread as inside a hook. The only room that calls the driver on its own.
 
 pub mod api;
-pub mod capture_status;
 pub mod cuda;
 pub mod depth;
 pub mod functions;

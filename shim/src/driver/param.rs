@@ -1,8 +1,8 @@
 //! Pointers among the arguments of the driver's functions.
 //!
-//! Contract, for every function of the table: a pointer is NULL, or points to a value of its documented
-//! type until the function returns. The function reads that value, and as an output writes it. If the
-//! function takes a count for the pointer, it points to as many values. The types are those of
+//! Contract, for every function of the table, and those for the Python package: a pointer is NULL, or points to a
+//! value of its documented type until the function returns. The function reads that value, and as an output writes
+//! it. If the function takes a count for the pointer, it points to as many values. The types are those of
 //! [`crate::driver::cuda`]: integers, handles and structures of them, so that every bit pattern is a
 //! value.
 //!
@@ -14,34 +14,19 @@
 use core::ffi::{CStr, c_char};
 
 /// Where the driver writes a result.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
 /// What the driver reads.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct In<T>(*const T);
-
-impl<T> Clone for Out<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Out<T> {}
-
-impl<T> Clone for In<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for In<T> {}
 
 impl<T: Copy> Out<T> {
     /// # Safety
     /// `place` is used through the result only while its borrow lasts.
+    #[cfg(test)]
     pub unsafe fn to(place: &mut T) -> Out<T> {
         Out(place)
     }
@@ -109,6 +94,27 @@ impl In<c_char> {
     }
 }
 
+impl In<u8> {
+    /// Nothing for NULL. `length`: no more than the length beside the pointer.
+    pub fn bytes(&self, length: usize) -> &[u8] {
+        match self.is_null() {
+            true => &[],
+            // SAFETY: not NULL, so by the contract above so many bytes. The result lives no longer than `self`.
+            false => unsafe { core::slice::from_raw_parts(self.0, length) },
+        }
+    }
+}
+
+impl Out<u8> {
+    /// Writes as many of the bytes as there is room for. Does nothing for NULL.
+    pub fn fill(self, bytes: &[u8], room: usize) {
+        if !self.is_null() {
+            // SAFETY: not NULL, so by the contract above there is that room.
+            unsafe { self.0.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(room)) };
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +126,8 @@ mod tests {
         assert!(out.is_null() && out.at(3).is_null() && out.get().is_none());
         let text: In<c_char> = In(core::ptr::null());
         assert!(text.is_null() && text.at(1).is_null() && text.text().is_none());
+        Out(core::ptr::null_mut()).fill(b"abc", 3);
+        assert_eq!(In(core::ptr::null()).bytes(7), b"");
     }
 
     #[test]
@@ -130,5 +138,8 @@ mod tests {
         assert_eq!((out.get(), out.at(1).get()), (Some(0), Some(0x0102)));
         assert_eq!(bytes[9..11], [2, 1]);
         assert_eq!(In(c"name".as_ptr()).text(), Some(c"name"));
+        assert_eq!(In(c"name".as_ptr().cast()).bytes(2), b"na");
+        Out(bytes.as_mut_ptr()).fill(b"abcdef", 4);
+        assert_eq!(bytes[..5], [b'a', b'b', b'c', b'd', 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! The real functions of libcuda and libnvidia-ml, and the map from a real address to its hook.
+//! The real functions of libcuda and libnvidia-ml.
 //!
 //! Filled from the libraries' own symbol tables, all at once, when a name of the table is first
 //! looked up with success or called. No lock: racing threads store the same values.
@@ -10,10 +10,16 @@ use crate::runtime::{errno, loader};
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use once_cell::race::OnceNonZeroUsize;
 
-static REAL: [AtomicPtr<c_void>; Api::COUNT] = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
+/// A function for each line of the table; null: not known, or there is none.
+type Functions = [AtomicPtr<c_void>; Api::COUNT];
+
+static REAL: Functions = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
+
+/// Those of a second file of the same driver: see [`adopt_inner`].
+static INNER: Functions = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
 
 /// Each library's object, once found; it is never unloaded then.
 static OBJECTS: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
@@ -123,19 +129,18 @@ fn adopt(home: Home, object: Object) -> bool {
     if !home.is_in(&object) {
         return false;
     }
-    for &api in Api::ALL.iter().filter(|api| api.home() == home) {
-        if let Some(address) = object.function(api.name().as_bytes()) {
-            REAL[api as usize].store(address as *mut c_void, Ordering::Release);
-            remember(address, api);
-        }
-    }
-    stay(&object);
+    fill(&REAL, home, &object);
     OBJECTS[home as usize].store(object.handle(), Ordering::Release);
     true
 }
 
-/// Keeps the object loaded, since pointers into it are stored.
-fn stay(object: &Object) {
+/// Stores the functions that the object has, and keeps it loaded.
+fn fill(functions: &Functions, home: Home, object: &Object) {
+    for &api in Api::ALL.iter().filter(|api| api.home() == home) {
+        if let Some(address) = object.function(api.name().as_bytes()) {
+            functions[api as usize].store(address as *mut c_void, Ordering::Release);
+        }
+    }
     loader::dlopen(object.path(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
 }
 
@@ -144,8 +149,8 @@ fn stay(object: &Object) {
 /// one get the same hooks, which call the outer one where it has the function.
 #[cold]
 pub fn adopt_inner(found: *mut c_void) -> Option<Api> {
-    // The map has room for one.
-    static INNER: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    // There is room for one.
+    static ADOPTED: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let object = elf::object_at(found as usize)?;
     let handle = object.handle();
     if OBJECTS[Home::Cuda as usize].load(Ordering::Acquire) == handle || !Home::Cuda.is_in(&object)
@@ -153,19 +158,15 @@ pub fn adopt_inner(found: *mut c_void) -> Option<Api> {
         return None;
     }
     let inner = NonZeroUsize::new(handle as usize)?;
-    if INNER.get_or_init(|| inner) != inner {
+    if ADOPTED.get_or_init(|| inner) != inner {
         return None;
     }
-    for &api in Api::ALL.iter().filter(|api| api.home() == Home::Cuda) {
-        if let Some(address) = object.function(api.name().as_bytes()) {
-            let (real, success) = (&REAL[api as usize], Ordering::Release);
-            let function = address as *mut c_void;
-            let _ = real.compare_exchange(null_mut(), function, success, Ordering::Relaxed);
-            remember(address, api);
-        }
+    fill(&INNER, Home::Cuda, &object);
+    for (real, inner) in REAL.iter().zip(&INNER) {
+        let (inner, success) = (inner.load(Ordering::Acquire), Ordering::Release);
+        let _ = real.compare_exchange(null_mut(), inner, success, Ordering::Relaxed);
     }
-    stay(&object);
-    at(found as usize)
+    at(found)
 }
 
 /// Whether this function lies in a driver that is not the one whose calls are followed.
@@ -181,43 +182,11 @@ pub fn by_name(home: Home, name: &str) -> Option<*mut c_void> {
     home.object()?.function(name.as_bytes()).map(|address| address as *mut c_void)
 }
 
-/// Real address -> entry point. One word a slot, address << 16 | number: set with one store, so
-/// that a reader never sees half of it. Open addressing, at most 40 % full: each function of the table
-/// may be there twice (see [`adopt_inner`]).
-const SLOTS: usize = 2048;
-const _: () = assert!(Api::COUNT * 2 * 5 < SLOTS * 2);
-static MAP: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
-
-fn slot_of(address: usize) -> usize {
-    (address as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - 10)
-}
-
-fn remember(address: usize, api: Api) {
-    if address >> 48 != 0 {
-        return;
-    }
-    let word = (address as u64) << 16 | api as u64;
-    let mut slot = slot_of(address);
-    loop {
-        match MAP[slot].compare_exchange(0, word, Ordering::Release, Ordering::Acquire) {
-            Ok(_) => return,
-            // Two names of one function: the first is used for both.
-            Err(other) if other >> 16 == address as u64 => return,
-            Err(_) => slot = (slot + 1) % SLOTS,
-        }
-    }
-}
-
-/// The entry point whose real function lies there.
-pub fn at(address: usize) -> Option<Api> {
-    let mut slot = slot_of(address);
-    loop {
-        match MAP[slot].load(Ordering::Acquire) {
-            0 => return None,
-            word if word >> 16 == address as u64 => {
-                return Some(Api::ALL[(word & 0xffff) as usize]);
-            }
-            _ => slot = (slot + 1) % SLOTS,
-        }
-    }
+/// The entry point whose real function this is: of two names of one function the first.
+pub fn at(function: *mut c_void) -> Option<Api> {
+    let is_there = |functions: &Functions, api: Api| {
+        functions[api as usize].load(Ordering::Acquire) == function
+    };
+    let mut all = Api::ALL.iter().copied();
+    all.find(|api| is_there(&REAL, *api) || is_there(&INNER, *api))
 }

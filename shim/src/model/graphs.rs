@@ -1,14 +1,19 @@
-//! Memory nodes of graphs: the allocations and frees of each executable graph's launch, and the memory
-//! that the driver reserves for graphs on each device.
+//! Graphs: their memory nodes, the executable graphs that live, and the memory that the driver reserves for graphs on each
+//! device.
+//!
+//! The driver takes memory for an executable graph when it is instantiated, and more when it is first launched,
+//! uploaded or updated. All of it belongs to the line that instantiated it, so that line is kept for each.
 
 use crate::model::cap::Growth;
 use crate::model::ledger::device_index;
-use crate::runtime::fallible::list_of;
-use crate::runtime::hash_table::{KeyedSlot, NoMemory, Table, Value};
+use crate::runtime::fallible::{MakeRoom, list_of};
+use crate::runtime::fallible_map::Map;
+use crate::runtime::handle_set::HandleSet;
+use crate::runtime::hash_table::NoMemory;
 use crate::runtime::lock::Lock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use vramtrace_format::{DeviceId, Event, StackId};
+use vramtrace_format::{ContextId, DeviceId, Event, SiteId, StackId};
 
 /// Memory that a node allocates when its graph runs. The address is fixed when the node is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,40 +127,73 @@ pub struct Origin {
     pub stack: StackId,
 }
 
-/// The origin of a node: the entry point plus 1, and the id of the stack.
-#[derive(Clone, Copy)]
-struct NodeOrigin {
-    stack: u32,
-    /// 0 = none.
-    api: u32,
+/// The call that instantiated an executable graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instantiation {
+    pub context: ContextId,
+    pub site: SiteId,
+    pub stack: StackId,
+    /// The nodes of its graph; 0 = not known.
+    pub nodes: u32,
 }
 
-// SAFETY: plain numbers; an entry point of 0 is none.
-unsafe impl Value for NodeOrigin {
-    fn is_none(&self) -> bool {
-        self.api == 0
+impl Instantiation {
+    /// Graphs of one stack with the same number of nodes are of one kind.
+    fn kind(&self) -> (StackId, u32) {
+        (self.stack, self.nodes)
     }
 }
 
-/// A counted reference to the plan of an executable graph.
-#[derive(Clone, Copy)]
-struct PlanReference(*const Plan);
+/// An executable graph.
+#[derive(Debug, Default)]
+pub struct Executable {
+    /// `None`: nothing is recorded.
+    pub made: Option<Instantiation>,
+    /// `None`: it has no memory nodes.
+    pub plan: Option<Arc<Plan>>,
+    is_launched: bool,
+    /// A later one of its kind was instantiated, and it was not launched since.
+    is_superseded: bool,
+    /// It was updated, and not launched since.
+    is_updated: bool,
+}
 
-// SAFETY: null is none.
-unsafe impl Value for PlanReference {
-    fn is_none(&self) -> bool {
-        self.0.is_null()
+/// What a launch is to its executable graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launch {
+    First,
+    /// The first one since a later graph of the same kind was instantiated.
+    Again,
+    /// The first one since an update.
+    Updated,
+    Usual,
+}
+
+impl Executable {
+    fn launch(&self) -> Launch {
+        match self {
+            Executable { is_launched: false, .. } => Launch::First,
+            Executable { is_superseded: true, .. } => Launch::Again,
+            Executable { is_updated: true, .. } => Launch::Updated,
+            _ => Launch::Usual,
+        }
     }
 }
 
-// SAFETY: plans are shared by counted references.
-unsafe impl Send for PlanReference {}
+#[derive(Default)]
+struct Executables {
+    live: Map<u64, Executable>,
+    /// The latest of each kind.
+    latest: Map<(StackId, u32), u64>,
+}
 
 pub struct Graphs {
-    /// Whether a memory node was ever created in this process. Until then graphs are not followed.
+    /// Whether a memory node was ever created in this process. Until then graphs have no plans.
     used: AtomicBool,
-    nodes: Lock<Table<KeyedSlot<NodeOrigin>>>,
-    execs: Lock<Table<KeyedSlot<PlanReference>>>,
+    nodes: Lock<Map<u64, Origin>>,
+    executables: Lock<Executables>,
+    /// Those whose next launch is [`Launch::Usual`]: no lock, since programs launch graphs by the million.
+    usual: HandleSet,
     devices: Box<[Memory]>,
 }
 
@@ -166,7 +204,8 @@ impl Default for Graphs {
         Graphs {
             used: AtomicBool::new(false),
             nodes: Lock::default(),
-            execs: Lock::default(),
+            executables: Lock::default(),
+            usual: HandleSet::default(),
             devices: (0..devices).map(|_| Memory::default()).collect(),
         }
     }
@@ -195,54 +234,92 @@ impl Graphs {
 
     /// A memory node was created, by a call or by a capture.
     pub fn made_node(&self, address: u64, api: u16, stack: StackId) {
-        let value = NodeOrigin { stack: stack.0, api: u32::from(api) + 1 };
-        let slot = KeyedSlot { key: address, value };
-        let mut nodes = self.nodes.lock();
-        match nodes.get_mut(address) {
-            Some(known) => *known = slot,
-            // Without host memory its blocks are recorded with the site of the launch.
-            None => drop(nodes.insert(slot)),
-        }
-        drop(nodes);
+        // Without host memory its blocks are recorded with the site of the launch.
+        let _ = self.nodes.lock().insert(address, Origin { api, stack });
         self.used.store(true, Ordering::Relaxed);
     }
 
     pub fn origin(&self, address: u64) -> Option<Origin> {
-        let nodes = self.nodes.lock();
-        let slot = nodes.get(address)?;
-        Some(Origin { api: (slot.value.api - 1) as u16, stack: StackId(slot.value.stack) })
+        self.nodes.lock().get(&address).copied()
     }
 
     /// Makes room for one more executable graph, before the driver's call.
     pub fn make_room(&self) -> Result<(), NoMemory> {
-        self.execs.lock().make_room().map(|_| ())
+        self.executables.lock().live.make_room()
     }
 
-    /// Keeps the plan of an instantiated graph. A graph without memory nodes needs none.
-    pub fn instantiated(&self, handle: u64, plan: Arc<Plan>) {
-        self.ended(handle);
-        let slot = KeyedSlot { key: handle, value: PlanReference(Arc::into_raw(plan)) };
-        if self.execs.lock().insert(slot).is_err() {
-            // SAFETY: the reference created above, which the table did not take.
-            drop(unsafe { Arc::from_raw(slot.value.0) });
+    /// After the instantiation. Without host memory for it, the graph is not known.
+    pub fn instantiated(&self, exec: u64, made: Option<Instantiation>, plan: Option<Arc<Plan>>) {
+        self.ended(exec);
+        let mut all = self.executables.lock();
+        let executable = Executable { made, plan, ..Executable::default() };
+        let (Ok(_), Some(made)) = (all.live.insert(exec, executable), made) else { return };
+        let Executables { live, latest } = &mut *all;
+        // Without host memory for it none of its kind is superseded.
+        let Ok(Some(before)) = latest.insert(made.kind(), exec) else { return };
+        let is_kind = |executable: &&mut Executable| {
+            executable.made.is_some_and(|before| before.kind() == made.kind())
+        };
+        if before != exec
+            && let Some(before_it) = live.get_mut(&before).filter(is_kind)
+        {
+            before_it.is_superseded = true;
+            self.usual.remove(before as usize);
         }
     }
 
-    pub fn plan(&self, handle: u64) -> Option<Arc<Plan>> {
-        let execs = self.execs.lock();
-        let plan = execs.get(handle)?.value.0;
-        // SAFETY: the table's own reference keeps it alive while the lock is held.
-        unsafe {
-            Arc::increment_strong_count(plan);
-            Some(Arc::from_raw(plan))
+    /// `None`: it has no memory nodes.
+    pub fn plan(&self, exec: u64) -> Option<Arc<Plan>> {
+        if !self.any() {
+            return None;
         }
+        self.executables.lock().live.get(&exec)?.plan.clone()
+    }
+
+    pub fn instantiation(&self, exec: u64) -> Option<Instantiation> {
+        self.executables.lock().live.get(&exec)?.made
+    }
+
+    #[inline]
+    pub fn launch(&self, exec: u64) -> Launch {
+        match self.usual.has(exec as usize) {
+            true => Launch::Usual,
+            false => {
+                let all = self.executables.lock();
+                all.live.get(&exec).map_or(Launch::First, Executable::launch)
+            }
+        }
+    }
+
+    /// After a launch that succeeded.
+    pub fn was_launched(&self, exec: u64, launch: Launch) {
+        let mut all = self.executables.lock();
+        if let Some(executable) = all.live.get_mut(&exec) {
+            match launch {
+                Launch::First => executable.is_launched = true,
+                Launch::Again => executable.is_superseded = false,
+                Launch::Updated => executable.is_updated = false,
+                Launch::Usual => {}
+            }
+            if executable.launch() != Launch::Usual {
+                return;
+            }
+        }
+        self.usual.add(exec as usize);
+    }
+
+    /// After an update: its next launch may take memory.
+    pub fn updated(&self, exec: u64) {
+        if let Some(executable) = self.executables.lock().live.get_mut(&exec) {
+            executable.is_updated = true;
+        }
+        self.usual.remove(exec as usize);
     }
 
     /// Before an executable graph is destroyed. The driver may reuse its handle.
-    pub fn ended(&self, handle: u64) -> Option<Arc<Plan>> {
-        let slot = self.execs.lock().remove(handle)?;
-        // SAFETY: the table's own reference.
-        Some(unsafe { Arc::from_raw(slot.value.0) })
+    pub fn ended(&self, exec: u64) -> Option<Executable> {
+        self.usual.remove(exec as usize);
+        self.executables.lock().live.remove(&exec)
     }
 }
 
@@ -290,9 +367,10 @@ mod tests {
     fn a_reused_handle_has_the_new_plan() {
         let graphs = Graphs::default();
         let plan = |size| Arc::new(Plan { takes: vec![block(1, size)], ..Plan::default() });
-        graphs.instantiated(7, plan(1));
+        graphs.made_node(1, 7, StackId(3));
+        graphs.instantiated(7, None, Some(plan(1)));
         let held = graphs.plan(7).unwrap();
-        graphs.instantiated(7, plan(2));
+        graphs.instantiated(7, None, Some(plan(2)));
         assert_eq!((held.takes[0].size, graphs.plan(7).unwrap().takes[0].size), (1, 2));
         assert!(graphs.ended(7).is_some() && graphs.plan(7).is_none());
         assert_eq!(Arc::strong_count(&held), 1);
@@ -317,5 +395,56 @@ mod tests {
         assert!(graphs.any());
         let origin = graphs.origin(0x1000).unwrap();
         assert_eq!(origin, Origin { api: 8, stack: StackId(4) });
+    }
+
+    fn made(stack: u32, nodes: u32) -> Instantiation {
+        Instantiation { context: ContextId(1), site: SiteId(2), stack: StackId(stack), nodes }
+    }
+
+    const EXEC: u64 = 0x6a00_0000_0000;
+
+    #[test]
+    fn a_graph_knows_its_line_until_it_ends() {
+        let graphs = Graphs::default();
+        graphs.instantiated(EXEC, Some(made(3, 10)), None);
+        assert_eq!(graphs.instantiation(EXEC), Some(made(3, 10)));
+        assert_eq!(graphs.ended(EXEC).unwrap().made, Some(made(3, 10)));
+        assert!(graphs.instantiation(EXEC).is_none() && graphs.ended(EXEC).is_none());
+    }
+
+    #[test]
+    fn a_launch_after_a_later_graph_of_the_kind_is_said_once() {
+        let graphs = Graphs::default();
+        let launch = |exec| {
+            let launch = graphs.launch(exec);
+            graphs.was_launched(exec, launch);
+            launch
+        };
+        graphs.instantiated(EXEC, Some(made(3, 10)), None);
+        assert_eq!((launch(EXEC), launch(EXEC)), (Launch::First, Launch::Usual));
+        // Of another line, or with another number of nodes.
+        graphs.instantiated(EXEC + 16, Some(made(4, 10)), None);
+        graphs.instantiated(EXEC + 32, Some(made(3, 11)), None);
+        assert_eq!(launch(EXEC), Launch::Usual);
+        graphs.instantiated(EXEC + 48, Some(made(3, 10)), None);
+        assert_eq!((launch(EXEC), launch(EXEC)), (Launch::Again, Launch::Usual));
+        assert_eq!((launch(EXEC + 48), launch(EXEC + 48)), (Launch::First, Launch::Usual));
+        graphs.updated(EXEC);
+        assert_eq!((launch(EXEC), launch(EXEC)), (Launch::Updated, Launch::Usual));
+        assert!(graphs.usual.has(EXEC as usize), "no launch takes the lock any more");
+    }
+
+    #[test]
+    fn a_reused_handle_is_a_new_graph() {
+        let graphs = Graphs::default();
+        graphs.instantiated(EXEC, Some(made(3, 10)), None);
+        graphs.was_launched(EXEC, Launch::First);
+        graphs.ended(EXEC);
+        graphs.instantiated(EXEC, Some(made(4, 1)), None);
+        // The latest of the first kind is gone: its handle is another kind's.
+        graphs.instantiated(EXEC + 16, Some(made(3, 10)), None);
+        assert_eq!(graphs.launch(EXEC), Launch::First);
+        graphs.was_launched(EXEC, Launch::First);
+        assert_eq!(graphs.launch(EXEC), Launch::Usual);
     }
 }

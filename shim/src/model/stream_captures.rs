@@ -127,13 +127,6 @@ impl StreamCaptures {
         }
     }
 
-    /// Whether a request on a stream becomes a graph node. Queries the stream only while a capture is
-    /// in progress.
-    #[inline]
-    pub fn takes(&self, is_capturing: impl FnOnce() -> bool) -> bool {
-        self.any() && is_capturing()
-    }
-
     fn change(&self, change: impl FnOnce(&mut Listed)) {
         let mut listed = self.listed.lock();
         change(&mut listed);

@@ -4,9 +4,10 @@ use crate::driver::api::Api;
 use crate::driver::cuda::CUresult;
 use crate::hooks::call::after_call::stop_without_host_memory;
 use crate::hooks::call::request::{Request, Why, refuse, refuse_unrecordable, site};
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Row};
 use crate::hooks::process::pool_reserves;
 use crate::hooks::process::refresh::refresh_before_refusal;
+use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::model::cap::{Refusal, Reservation};
 use crate::model::contexts::Target;
@@ -14,183 +15,45 @@ use crate::model::ledger::{Entry, Ledger, Removed, Sink};
 use crate::model::pools::Pool;
 use crate::runtime::hash_table::{CROWDED, NoMemory};
 use crate::runtime::thread_slot;
-use std::ops::ControlFlow;
 use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::{Drift, Event, Kind, PoolId, SiteId, Space};
 
-/// How a request's bytes are counted under a cap: by themselves ([`Single`]), or as the growth of a pool
-/// (`families/ordered.rs`). [`take`] calls the methods in this order. `wanted`: the entry as far as it is known before
-/// the driver's call.
-pub(in crate::hooks) trait Account {
-    /// Bytes that are counted while the driver is asked for them.
-    type Promise;
-    /// What of them is to be settled once the memory is in the ledger.
-    type Given;
-    fn promise(&self, wanted: &Entry) -> Result<Self::Promise, Refusal>;
-    /// The same, whatever the limit: the cap only warns.
-    fn promise_anyway(&self, wanted: &Entry) -> Self::Promise;
-    /// The driver gave no memory.
-    fn withdraw(&self, promise: Self::Promise);
-    /// The driver gave memory, which the ledger does not have yet.
-    fn given(&self, promise: Self::Promise) -> Self::Given;
-    /// Enters the memory in the ledger, and counts what it took. `Break`: it is not recorded; the result
-    /// for the program.
-    fn enter(&mut self, entry: &Entry, given: Self::Given) -> ControlFlow<CUresult>;
-    /// The event is in the trace.
-    fn recorded(&self, entry: &Entry);
-    /// Counts and records that the request got no memory. Returns the result for the program.
-    fn refuse(&self, wanted: &Entry, why: Why) -> CUresult;
-}
-
-/// The steps of every allocation but nodes of graphs: promise, driver, ledger, trace file. `real` calls the
-/// driver, which writes directly to the program's outputs; `complete` reads them.
-///
-/// The entry is made before the driver's call, where it stays: what would be kept for it across the call is stored once.
+/// After the driver's call: the time and the stack of what it gave.
 #[inline(always)]
-pub(in crate::hooks) fn take<A: Account>(
-    p: &'static Process,
-    mut account: A,
-    mut entry: Entry,
-    real: impl FnOnce() -> CUresult,
-    complete: impl FnOnce(&mut Entry),
-) -> CUresult {
-    let promise = match account.promise(&entry) {
-        Ok(promise) => promise,
-        Err(refusal) if p.cap.only_warns() => {
-            account.refuse(&entry, Why::Warned(refusal));
-            account.promise_anyway(&entry)
-        }
-        Err(refusal) => return account.refuse(&entry, Why::Cap(refusal)),
-    };
-    let result = real();
-    if result != 0 {
-        account.withdraw(promise);
-        return account.refuse(&entry, Why::Driver(result));
-    }
-    let given = account.given(promise);
-    complete(&mut entry);
+pub(in crate::hooks) fn came(p: &'static Process, entry: &mut Entry) {
     entry.time_ns = match p.trace_writer.is_silent() && p.cap.is_set() {
         false => p.clock.now_ns(),
         // Nothing is recorded: the time at the call's begin, which was read for the cap, will do.
         true => thread_slot::last_ns(),
     };
-    entry.stack = crate::hooks::process::stacks::stack(p);
-    if let ControlFlow::Break(result) = account.enter(&entry, given) {
-        return result;
-    }
-    p.trace_writer.record_entry(&entry);
+    entry.stack = stack(p);
+}
+
+/// Records what the ledger has.
+#[inline(always)]
+pub(in crate::hooks) fn record(p: &'static Process, entry: &Entry) {
+    p.trace_writer.record_entry(entry);
     if let Some(sampling) = &p.block_sampling
         && entry.space == Space::Device
     {
         sampling.memory_came(entry.device, entry.key, entry.size);
     }
-    account.recorded(&entry);
-    result
 }
 
-/// A request whose bytes are counted by themselves.
-struct Single<'r, U> {
-    p: &'static Process,
-    request: &'r Request,
-    /// Frees the memory and restores the outputs.
-    undo: Option<U>,
-}
-
-impl<U: FnOnce(u64)> Account for Single<'_, U> {
-    type Promise = Reservation<'static>;
-    type Given = Reservation<'static>;
-
-    #[inline]
-    fn promise(&self, _: &Entry) -> Result<Reservation<'static>, Refusal> {
-        let mut reservation = promise(self.p, self.request)?;
-        // A thread that is cancelled in the driver does not say whether the driver has given the memory.
-        reservation.taken();
-        Ok(reservation)
-    }
-
-    #[cold]
-    fn promise_anyway(&self, _: &Entry) -> Reservation<'static> {
-        let Request { kind, target, .. } = *self.request;
-        let bytes = self.request.upper_bound();
-        let mut reservation = self.p.cap.reserve_anyway(target.device, kind, bytes);
-        reservation.taken();
-        reservation
-    }
-
-    fn withdraw(&self, reservation: Reservation<'static>) {
-        reservation.withdrawn();
-    }
-
-    #[inline]
-    fn given(&self, reservation: Reservation<'static>) -> Reservation<'static> {
-        reservation
-    }
-
-    #[inline]
-    fn enter(
-        &mut self,
-        entry: &Entry,
-        mut reservation: Reservation<'static>,
-    ) -> ControlFlow<CUresult> {
-        let p = self.p;
-        let growth = match p.ledger.insert_or_not(&p.trace_writer, entry) {
-            Ok(growth) => growth,
-            Err(NoMemory) => return ControlFlow::Break(self.not_entered(entry.key, reservation)),
-        };
-        if let Err(refusal) = reservation.commit(growth) {
-            let undo = || self.undo(entry.key);
-            undo_allocation(&p.ledger, &p.trace_writer, entry, growth, undo, reservation);
-            return ControlFlow::Break(self.refuse(entry, Why::Cap(refusal)));
-        }
-        ControlFlow::Continue(())
-    }
-
-    #[inline]
-    fn recorded(&self, _: &Entry) {}
-
-    #[inline(always)]
-    fn refuse(&self, _: &Entry, why: Why) -> CUresult {
-        // A copy: what has its address taken is kept in memory.
-        let request = *self.request;
-        refuse(self.p, &request, why)
-    }
-}
-
-impl<U: FnOnce(u64)> Single<'_, U> {
-    fn undo(&mut self, key: u64) {
-        if let Some(undo) = self.undo.take() {
-            undo(key);
-        }
-    }
-
-    /// The ledger had no host memory for the entry.
-    #[cold]
-    fn not_entered(&mut self, key: u64, reservation: Reservation<'static>) -> CUresult {
-        stop_without_host_memory(self.p);
-        if self.p.cap.must_count(self.request.target.device) && self.request.upper_bound() != 0 {
-            self.undo(key);
-            reservation.withdrawn();
-            return refuse_unrecordable(self.p, self.request);
-        }
-        // The allocation is not in the ledger, so its free will not be recognised: its bytes stay
-        // counted.
-        0
-    }
-}
-
-/// Makes an allocation that is neither a block of a pool nor a node of a graph.
+/// Makes an allocation that is neither a block of a pool (`families/ordered.rs`) nor a node of a graph: promise, driver, ledger,
+/// trace file.
 ///
-/// `real` calls the driver, which writes directly to the program's outputs. `taken` reads the ledger
+/// The driver writes directly to the program's outputs. `taken` reads the ledger
 /// key and the real size from them. `undo` frees the memory and restores the outputs; it is called if
 /// the real size, known only after the call, does not fit under the cap.
 #[inline]
 pub fn allocate(
-    p: &'static Process,
+    call: Call<impl Row>,
     request: &Request,
-    real: impl FnOnce() -> CUresult,
     taken: impl FnOnce() -> (u64, u64),
     undo: impl FnOnce(u64),
 ) -> CUresult {
+    let p = call.p;
     if p.cap.is_bad() {
         return refuse(p, request, Why::BadCap);
     }
@@ -199,16 +62,75 @@ pub fn allocate(
     {
         return refused;
     }
-    let entry = Entry {
+    // Made before the driver's call, where it stays: what would be kept for it across the call is stored once.
+    let mut entry = Entry {
         space: request.space,
         context: request.target.context,
         stream: request.element,
         ..Entry::new(request.kind, 0, request.size, request.target.device)
     };
-    take(p, Single { p, request, undo: Some(undo) }, entry, real, |entry| {
-        (entry.key, entry.size) = taken();
-        entry.site = request.site(p);
-    })
+    // Below by a copy of the request: what has its address taken is kept in memory.
+    let mut reservation = match promise(p, request) {
+        Ok(reservation) => reservation,
+        Err(refusal) => match promise_anyway(p, *request, refusal) {
+            Ok(reservation) => reservation,
+            Err(refused) => return refused,
+        },
+    };
+    // A thread that is cancelled in the driver does not say whether the driver has given the memory.
+    reservation.taken();
+    let result = call.forward();
+    if result != 0 {
+        reservation.withdrawn();
+        return refuse(p, &{ *request }, Why::Driver(result));
+    }
+    (entry.key, entry.size) = taken();
+    entry.site = request.site(p);
+    came(p, &mut entry);
+    let undo = || undo(entry.key);
+    let Ok(growth) = p.ledger.insert_or_not(&p.trace_writer, &entry) else {
+        return not_entered(p, *request, undo, reservation);
+    };
+    if let Err(refusal) = reservation.commit(growth) {
+        undo_allocation(&p.ledger, &p.trace_writer, &entry, growth, undo, reservation);
+        return refuse(p, &{ *request }, Why::Cap(refusal));
+    }
+    record(p, &entry);
+    0
+}
+
+/// The cap refuses. Where it only warns, the bytes are counted all the same; `Err`: the result for the program.
+#[cold]
+fn promise_anyway(
+    p: &'static Process,
+    request: Request,
+    refusal: Refusal,
+) -> Result<Reservation<'static>, CUresult> {
+    if !p.cap.only_warns() {
+        return Err(refuse(p, &request, Why::Cap(refusal)));
+    }
+    refuse(p, &request, Why::Warned(refusal));
+    let bytes = request.upper_bound();
+    Ok(p.cap.reserve_anyway(request.target.device, request.kind, bytes))
+}
+
+/// The ledger had no host memory for the entry.
+#[cold]
+fn not_entered(
+    p: &'static Process,
+    request: Request,
+    undo: impl FnOnce(),
+    reservation: Reservation<'static>,
+) -> CUresult {
+    stop_without_host_memory(p);
+    if p.cap.must_count(request.target.device) && request.upper_bound() != 0 {
+        undo();
+        reservation.withdrawn();
+        return refuse_unrecordable(p, &request);
+    }
+    // The allocation is not in the ledger, so its free will not be recognised: its bytes stay
+    // counted.
+    0
 }
 
 /// Under a cap every granted byte must be counted. So the ledger makes room for the entry before the
@@ -270,24 +192,17 @@ fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static
     p.cap.reserve(device, request.kind, bytes, || refresh_before_refusal(p, device))
 }
 
-/// A free, by any entry point. The driver is always called. `api`: the call's, as the hook names it, so that it is known
-/// where this is compiled.
+/// A free, by any entry point. The driver is always called.
 #[inline(always)]
-pub fn free(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    api: Api,
-    (space, key): (Space, u64),
-    stream: u64,
-) -> CUresult {
-    let now = call.now_ns(p);
+pub fn free(call: Call<impl Row>, (space, key): (Space, u64), stream: u64) -> CUresult {
+    let (p, now) = (call.p, call.now_ns());
     // Used by reference: the value is large, and copying words that were stored a moment ago stalls the
     // processor (failed store forwarding).
     let taken = p.ledger.remove(&p.trace_writer, space, key);
     let Some(removed) = &taken else {
-        return free_unknown(p, key, || call.forward());
+        return free_unknown(call, key);
     };
-    let site = freeing_site(p, api, &removed.entry, stream);
+    let site = freeing_site(p, call.api(), &removed.entry, stream);
     p.trace_writer.record_driver_free(now, key, space, site);
     let result = call.forward();
     if result == 0 {
@@ -334,10 +249,10 @@ pub(in crate::hooks) fn enter(p: &'static Process, entry: &Entry) {
 
 /// A free of what the ledger does not have.
 #[cold]
-fn free_unknown(p: &'static Process, key: u64, real: impl FnOnce() -> CUresult) -> CUresult {
-    let result = real();
+fn free_unknown(call: Call<impl Row>, key: u64) -> CUresult {
+    let result = call.forward();
     if result == 0 && key != 0 {
-        p.ledger.drift(&p.trace_writer, Drift::UnknownFree, key);
+        call.p.ledger.drift(&call.p.trace_writer, Drift::UnknownFree, key);
     }
     result
 }

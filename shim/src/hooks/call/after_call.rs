@@ -2,6 +2,7 @@
 
 use crate::driver::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use crate::hooks::call::before_call;
+use crate::hooks::call::{Call, Row};
 use crate::hooks::process::live_sites;
 use crate::hooks::process::state::Process;
 use crate::runtime::{attention, log, own_stack, reserve};
@@ -63,13 +64,15 @@ pub(in crate::hooks) fn stop_without_host_memory(process: &Process) {
     }
 }
 
-/// The recorder has no host memory to follow what this call would allocate. Under a cap, returns the
-/// result with which the call is refused; otherwise `None`: the call goes to the driver and is not
-/// recorded.
+/// The recorder has no host memory to follow what this call would allocate. Under a cap the call is refused; otherwise it is
+/// made, and not recorded.
 #[cold]
-pub(in crate::hooks) fn unfollowed(process: &Process, device: DeviceId) -> Option<CUresult> {
-    stop_without_host_memory(process);
-    process.cap.must_count(device).then_some(CUDA_ERROR_OUT_OF_MEMORY)
+pub(in crate::hooks) fn unfollowed(call: Call<impl Row>, device: DeviceId) -> CUresult {
+    stop_without_host_memory(call.p);
+    match call.p.cap.must_count(device) {
+        true => CUDA_ERROR_OUT_OF_MEMORY,
+        false => call.forward(),
+    }
 }
 
 /// At the end of a call that PyTorch makes with a lock held. It may not wait for anything, so neither

@@ -2,20 +2,20 @@
 //! Growth since the last reading is attributed to the call, with its site and stack
 //! ([`crate::model::attribution::driver_internal`]).
 
-use crate::driver::api::Api;
 use crate::driver::cuda::CUresult;
-use crate::hooks::call::request::site;
+use crate::hooks::call::request::site_at;
+use crate::hooks::call::{Call, Row};
 use crate::hooks::process::nvml_reading::activity::{ActivityGuard, AttributedReading};
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::refresh::refresh_reserves;
+use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
-use crate::hooks::process::target::current_target;
-use crate::hooks::process::target::known_device;
+use crate::hooks::process::target::{current_target, known_device};
 use crate::model::attribution::driver_internal::{
     Attribution, DriverActivity, Followed, Originator,
 };
 use crate::model::contexts::Target;
-use vramtrace_format::{Cause, PoolId, StackId};
+use vramtrace_format::{Cause, StackId};
 
 /// Least time between two readings after calls that create events or set parameters of nodes: programs make
 /// thousands, and on an H200 no event took memory that could be measured.
@@ -25,10 +25,6 @@ const SELDOM_NS: u64 = 100_000_000;
 pub struct TrackedCall(Option<ActivityGuard>);
 
 impl TrackedCall {
-    pub fn none() -> TrackedCall {
-        TrackedCall(None)
-    }
-
     pub fn start(p: &'static Process, target: Target, call: impl Into<Followed>) -> TrackedCall {
         if !NvmlReader::is_wanted(p) {
             return TrackedCall(None);
@@ -38,46 +34,37 @@ impl TrackedCall {
     }
 
     /// Ends the tracking after the call. A call that failed may have taken memory too.
-    pub fn end(self, p: &'static Process, api: Api, target: Target, name: impl Fn() -> u32) {
-        self.end_in_parts(p, api, target, name, |bytes| vec![(self.cause(), bytes)]);
-    }
-
-    fn cause(&self) -> Cause {
-        self.0.as_ref().map_or(Cause::Other, |taking| taking.call.doing.cause())
+    pub fn end(self, call: Call<impl Row>, target: Target, name: impl Fn() -> u32) {
+        let cause = self.0.as_ref().map_or(Cause::Other, |taking| taking.call.doing.cause());
+        self.end_in_parts(call, target, name, |bytes| vec![(cause, bytes)]);
     }
 
     /// As `end`, where only this call can have taken the bytes: `parts` splits them by cause.
     pub fn end_in_parts(
         &self,
-        p: &'static Process,
-        api: Api,
+        call: Call<impl Row>,
         target: Target,
         name: impl Fn() -> u32,
         parts: impl Fn(u64) -> Vec<(Cause, u64)>,
     ) {
+        let p = call.p;
         let Some(taking) = self.0.as_ref().filter(|taking| p.nvml.may_read(p, taking)) else {
             return;
         };
-        let device = taking.device.id;
+        let (device, context) = (taking.device.id, target.context);
         let mut on_growth = |showed: Attribution| {
-            let site = site(p, api, None, target, PoolId(0), 0);
-            let maker = |cause, stack, name| Originator {
-                cause,
-                context: target.context,
-                site,
-                stack,
-                name,
+            let site = site_at(p, call.api(), None, target);
+            let book = |cause, stack, name, bytes| {
+                p.nvml.book(p, device, Originator { cause, context, site, stack, name }, bytes);
             };
             match showed {
                 Attribution::ByCall(bytes) => {
-                    let (stack, name) = (crate::hooks::process::stacks::stack(p), name());
+                    let (stack, name) = (stack(p), name());
                     for (cause, bytes) in parts(bytes) {
-                        p.nvml.book(p, device, maker(cause, stack, name), bytes);
+                        book(cause, stack, name, bytes);
                     }
                 }
-                Attribution::BySome(cause, bytes) => {
-                    p.nvml.book(p, device, maker(cause, StackId(0), 0), bytes);
-                }
+                Attribution::BySome(cause, bytes) => book(cause, StackId(0), 0, bytes),
                 // The reading books these.
                 Attribution::ByOriginator(..)
                 | Attribution::ByOriginators(..)
@@ -97,45 +84,45 @@ impl TrackedCall {
     }
 }
 
-/// Makes a call that can make the driver take memory. `name` returns the id of the function or library
-/// concerned.
-pub fn watched(
-    p: &'static Process,
-    api: Api,
+/// Makes a call that can make the driver take memory.
+pub fn watched(call: Call<impl Row>, followed: impl Into<Followed>) -> CUresult {
+    watched_by(call, current_target(call.p), followed, nameless, || call.forward())
+}
+
+/// The same by `real`. `name` returns the id of the function or library concerned.
+pub fn watched_by(
+    call: Call<impl Row>,
     target: Target,
-    call: impl Into<Followed>,
+    followed: impl Into<Followed>,
     name: impl Fn() -> u32,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let watch = TrackedCall::start(p, target, call);
+    let watch = TrackedCall::start(call.p, target, followed);
     let result = real();
-    watch.end(p, api, target, name);
+    watch.end(call, target, name);
     result
 }
 
 /// As `watched`, for calls that programs make by the thousand: most are followed by no reading, and the
 /// next reading includes what they took.
 pub fn watched_seldom<C: Into<Followed>>(
-    p: &'static Process,
-    api: Api,
-    target: impl FnOnce() -> Target,
-    call: impl FnOnce() -> C,
-    real: impl FnOnce() -> CUresult,
+    call: Call<impl Row>,
+    followed: impl FnOnce() -> C,
 ) -> CUresult {
+    let p = call.p;
     if !NvmlReader::is_wanted(p) {
-        return real();
+        return call.forward();
     }
-    let target = target();
-    let since = p.clock.now_ns().saturating_sub(p.nvml.read_ns(target.device));
-    if since < SELDOM_NS {
-        return real();
+    let read_ns = p.nvml.read_ns(current_target(p).device);
+    match p.clock.now_ns().saturating_sub(read_ns) < SELDOM_NS {
+        true => call.forward(),
+        false => watched(call, followed()),
     }
-    watched(p, api, target, call(), || 0, real)
 }
 
 /// A call that maps or unmaps memory of another process or API.
-pub fn sharing(p: &'static Process, api: Api, real: impl FnOnce() -> CUresult) -> CUresult {
-    watched(p, api, current_target(p), DriverActivity::Sharing, nameless, real)
+pub fn sharing(call: Call<impl Row>) -> CUresult {
+    watched(call, DriverActivity::Sharing)
 }
 
 /// No name.

@@ -95,25 +95,14 @@ pub fn report_news(p: &Process) {
         let Crossing { over, counted, limit } = crossing;
         p.trace_writer.record(&Event::SoftLimit { device, over, counted, limit });
         if over {
+            let cap = p.cap.limit(device).map(|cap| format!("; the cap is {}", AsGiven(cap)));
             log::line(format_args!(
                 "cuda:{}: {} are in use, more than VRAMTRACE_CAP_WARN ({}){}",
                 device.0,
                 Bytes(counted),
                 AsGiven(limit),
-                Rest(p.cap.limit(device))
+                cap.unwrap_or_default()
             ));
         }
     });
-}
-
-/// `; the cap is 8.00 GiB`.
-struct Rest(Option<u64>);
-
-impl std::fmt::Display for Rest {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        match self.0 {
-            Some(cap) => write!(f, "; the cap is {}", AsGiven(cap)),
-            None => Ok(()),
-        }
-    }
 }

@@ -1,28 +1,20 @@
 //! One call on its way to a hook.
 //!
-//! A hook is a function in `hooks/families/<family>.rs`, named in the table and shaped like this:
+//! A hook is a function in `hooks/families/<family>.rs`, named in the table with what it takes of the call's arguments:
 //!
 //! ```ignore
-//! pub fn mem_alloc(
-//!     p: &'static Process,
-//!     call: &Call<impl Function>,
-//!     dptr: Out<u64>,
-//!     bytesize: usize,
-//! ) -> CUresult {
+//! pub fn linear(call: Call<impl Row>, kind: Kind, dptr: Out<u64>, bytesize: usize) -> CUresult {
 //!     let result = call.forward(); // the driver; at most once
 //!     ...
 //!     result
 //! }
 //! ```
 //!
-//! Hooks of functions that differ in their arguments alone are rows of `hooks!`.
-//!
-//! A [`Call`] holds the real function and the program's arguments: [`Call::forward`] cannot mix them up,
+//! A [`Row`] holds the real function and the program's arguments: [`Frame::forward`] cannot mix them up,
 //! and is safe. The export around the hook takes care of depth, errno and panics (`run`), and calls
 //! [`after_call::after_call`]. `forward` remembers what the driver answered, so that a hook that
 //! panics AFTER the call still gives the program the driver's answer, and one that panics BEFORE it
-//! passes through. (So a hook which lets the driver write into locals
-//! copies them to the program's outputs before it does anything else.)
+//! passes through.
 
 pub mod accounting;
 pub mod after_call;
@@ -41,25 +33,26 @@ use crate::hooks::process::state::Process;
 use crate::hooks::process::timed;
 use crate::hooks::process::without_state;
 use crate::runtime::lock::Left;
-use crate::runtime::{clock, errno, panic_boundary, reserve};
+use crate::runtime::{clock, errno, log, panic_boundary, reserve};
 use core::cell::Cell;
 use core::ffi::c_int;
+use core::ops::Deref;
+use vramtrace_format::StopReason;
 
-/// A function of the driver, by its C type.
-pub trait Function: Copy {
-    /// What it is called with.
-    type Arguments: Copy;
+/// A call of a line of the table: the real function, and what the program calls it with.
+pub trait Row: Copy {
+    const API: Api;
+    /// Its stream 0 is the per-thread default one.
+    const IS_PER_THREAD: bool;
 
     /// # Safety
-    /// The arguments fulfil the contract of the driver's function.
-    unsafe fn call(self, arguments: Self::Arguments) -> CUresult;
+    /// The program has made this call.
+    unsafe fn make(&self) -> CUresult;
 }
 
-/// The program's call of one function of the driver.
-pub struct Call<F: Function> {
-    pub api: Api,
-    real: F,
-    arguments: F::Arguments,
+/// What is kept of the program's call while it runs.
+pub struct Frame<R: Row> {
+    row: R,
     answer: Cell<Option<CUresult>>,
     errno: Cell<c_int>,
     /// This thread's.
@@ -71,23 +64,42 @@ pub struct Call<F: Function> {
     depth: depth::Guard,
 }
 
-impl<F: Function> Call<F> {
-    /// # Safety
-    /// `real` is the driver's function of `api`, and the program called that with these arguments. The
-    /// result is dropped before the program's call returns.
+/// The program's call, as a hook sees it.
+#[derive(Clone, Copy)]
+pub struct Call<'c, R: Row> {
+    pub p: &'static Process,
+    frame: &'c Frame<R>,
+}
+
+impl<R: Row> Deref for Call<'_, R> {
+    type Target = Frame<R>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Frame<R> {
+        self.frame
+    }
+}
+
+impl<R: Row> Call<'_, R> {
+    /// The time of an event at the beginning of the hook.
     #[inline]
-    pub(in crate::hooks) unsafe fn new(
-        api: Api,
-        real: F,
-        arguments: F::Arguments,
-        depth: depth::Guard,
-    ) -> Call<F> {
+    pub fn now_ns(&self) -> u64 {
+        match self.now_ns.get() {
+            0 => self.p.clock.now_ns(),
+            now_ns => now_ns,
+        }
+    }
+}
+
+impl<R: Row> Frame<R> {
+    /// # Safety
+    /// The program has made the call of `row`. The result is dropped before that returns.
+    #[inline]
+    pub(in crate::hooks) unsafe fn new(row: R, depth: depth::Guard) -> Frame<R> {
         let errno_here = depth.errno();
         let errno = Cell::new(errno_here.get());
-        Call {
-            api,
-            real,
-            arguments,
+        Frame {
+            row,
             answer: Cell::new(None),
             errno,
             errno_here,
@@ -97,35 +109,22 @@ impl<F: Function> Call<F> {
         }
     }
 
-    /// The arguments of the program's call.
     #[inline(always)]
-    pub(in crate::hooks) fn arguments(&self) -> F::Arguments {
-        self.arguments
+    pub(in crate::hooks) fn row(&self) -> &R {
+        &self.row
+    }
+
+    #[inline(always)]
+    pub fn api(&self) -> Api {
+        R::API
     }
 
     /// Makes the program's call.
     #[inline(always)]
     pub fn forward(&self) -> CUresult {
-        // Of the call's address alone, as the closure of a hook: copies of the arguments would be made before they are passed.
-        // SAFETY: the program made this call, with these arguments (`new`).
-        self.answered(|| unsafe { self.real.call(self.arguments) })
-    }
-
-    /// Makes the program's call with other arguments.
-    ///
-    /// # Safety
-    /// The arguments fulfil the contract of the driver's function.
-    #[inline(always)]
-    pub unsafe fn real_with(&self, arguments: F::Arguments) -> CUresult {
-        // SAFETY: the caller has arguments that fulfil the function's contract.
-        self.answered(|| unsafe { self.real.call(arguments) })
-    }
-
-    #[inline(always)]
-    fn answered(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
         let result = match self.began_ns.get() {
-            0 => self.across(driver),
-            _ => self.across_timed(driver),
+            0 => self.through(),
+            _ => self.through_timed(),
         };
         self.answer.set(Some(result));
         result
@@ -133,37 +132,24 @@ impl<F: Function> Call<F> {
 
     #[cold]
     #[inline(never)]
-    fn across_timed(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
+    fn through_timed(&self) -> CUresult {
         let entered = clock::mono_ns();
-        let result = self.across(driver);
+        let result = self.through();
         self.began_ns.set(self.began_ns.get() + clock::elapsed_ns(entered));
         result
     }
 
-    /// The time of an event at the beginning of the hook.
-    #[inline]
-    pub fn now_ns(&self, p: &Process) -> u64 {
-        match self.now_ns.get() {
-            0 => p.clock.now_ns(),
-            now_ns => now_ns,
-        }
-    }
-
-    /// Makes the program's call without a hook.
-    #[inline]
-    fn through(&self) -> CUresult {
-        // SAFETY: the program made this call, with these arguments (`new`).
-        self.across(|| unsafe { self.real.call(self.arguments) })
-    }
-
     /// Calls the driver. Meanwhile a signal handler, and asynchronous cancellation, may leave this call.
     #[inline(always)]
-    fn across(&self, driver: impl FnOnce() -> CUresult) -> CUresult {
+    fn through(&self) -> CUresult {
+        // Of the call's address alone, as the closure of a hook: copies of the arguments would be made before they are passed.
+        // SAFETY: the program made this call (`new`).
+        let driver = || unsafe { self.row.make() };
         // The driver must see the program's errno, not that of the hook's own calls.
         self.restore_errno();
         let result = match self.depth.enters_driver() {
             false => driver(),
-            true => across_undeferred(self.api, driver),
+            true => across_undeferred(R::API, driver),
         };
         self.depth.left_driver();
         self.errno.set(self.errno_here.get());
@@ -223,62 +209,16 @@ pub fn gave<T: Copy>(result: CUresult, output: Out<T>, work: impl FnOnce(T)) -> 
     result
 }
 
-/// Hooks whose work is one expression, which is shared with other versions of a function or needs few of the arguments.
-/// `p`, `call`: what the expression has for the state of the process and the call.
-macro_rules! hooks {
-    ($p:ident, $call:ident: $(
-        $(#[$attribute:meta])* $name:ident ( $($argument:ident: $ty:ty),* $(,)? ) = $work:expr;
-    )*) => {$(
-        $(#[$attribute])*
-        #[allow(clippy::too_many_arguments, unused_variables)]
-        pub fn $name(
-            $p: &'static crate::hooks::process::state::Process,
-            $call: &crate::hooks::call::Call<impl crate::hooks::call::Function>,
-            $($argument: $ty),*
-        ) -> CUresult {
-            $work
-        }
-    )*};
-}
-pub(in crate::hooks) use hooks;
-
-macro_rules! function {
-    ($( ($($arg:ident: $ty:ident),*) )*) => {$(
-        impl<$($ty: Copy),*> Function for unsafe extern "C-unwind" fn($($ty),*) -> CUresult {
-            type Arguments = ($($ty,)*);
-
-            #[inline]
-            unsafe fn call(self, ($($arg,)*): Self::Arguments) -> CUresult {
-                // SAFETY: the caller has arguments that fulfil the function's contract.
-                unsafe { self($($arg),*) }
-            }
-        }
-    )*};
-}
-function! {
-    ()
-    (a: A)
-    (a: A, b: B)
-    (a: A, b: B, c: C)
-    (a: A, b: B, c: C, d: D)
-    (a: A, b: B, c: C, d: D, e: E)
-    (a: A, b: B, c: C, d: D, e: E, f: F)
-    (a: A, b: B, c: C, d: D, e: E, f: F, g: G)
-    (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H)
-    (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: I, j: J)
-    (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: I, j: J, k: K)
-}
-
 /// Runs a hook, `body`. An exception or a thread's cancellation that unwinds out of the driver
 /// continues into the program's frames; the depth guard is released on its way.
 #[inline]
-pub(in crate::hooks) fn run<F: Function>(
-    call: &Call<F>,
-    body: impl FnOnce(&'static Process, &Call<F>) -> CUresult,
+pub(in crate::hooks) fn run<R: Row>(
+    frame: &Frame<R>,
+    body: impl FnOnce(Call<R>) -> CUresult,
 ) -> CUresult {
-    call.depth.settle();
-    if call.depth.is_sampled() {
-        call.begin_timed();
+    frame.depth.settle();
+    if frame.depth.is_sampled() {
+        frame.begin_timed();
     }
     // More than any result: the hook did not run.
     const PASS: usize = 1 << 32;
@@ -288,35 +228,65 @@ pub(in crate::hooks) fn run<F: Function>(
         if reserve::is_low() && !process.cap.is_set() {
             return PASS;
         }
-        process.usage.test_panic(call.api);
-        call.now_ns.set(before_call::refresh_if_due(process));
-        let result = body(process, call);
+        process.usage.test_panic(R::API);
+        frame.now_ns.set(before_call::refresh_if_due(process));
+        let result = body(Call { p: process, frame });
         if result != 0 {
-            process.oom.aftermath.failed(process, call.api, result);
+            process.oom.aftermath.failed(process, R::API, result);
         }
         after_call::after_call(process);
-        if call.began_ns.get() != 0 {
-            timed::ended(process, call.began_ns.get());
+        if frame.began_ns.get() != 0 {
+            timed::ended(process, frame.began_ns.get());
         }
         result as u32 as usize
     });
     let result = match outcome {
-        Ok(PASS) => call.through(),
+        Ok(PASS) => frame.through(),
         Ok(result) => result as CUresult,
         Err(payload) => {
             let has_left = payload.is::<Left>();
-            state::panicked(call.api, payload);
+            state::panicked(R::API, payload);
             let refused = || match state::existing() {
                 Some(process) if has_left => {
-                    without_state::refusal_of_uncounted(process.cap.is_set(), call.api)
+                    without_state::refusal_of_uncounted(process.cap.is_set(), R::API)
                 }
                 Some(_) => None,
-                None => without_state::refusal(call.api),
+                None => without_state::refusal(R::API),
             };
-            call.answer().or_else(refused).unwrap_or_else(|| call.through())
+            frame.answer().or_else(refused).unwrap_or_else(|| frame.through())
         }
     };
-    call.restore_errno();
+    frame.restore_errno();
+    result
+}
+
+/// Runs `work` of a call that is not the driver's, and may come from anywhere: with the depth raised, errno kept, and without a
+/// panic of this library, which ends the recording. Within a hook it does nothing.
+pub(in crate::hooks) fn beside<R: Default>(
+    of: &str,
+    work: impl FnOnce(Option<&'static Process>) -> R,
+) -> R {
+    let Some(depth) = depth::enter() else { return R::default() };
+    depth.settle();
+    let kept = errno::get();
+    let outcome = panic_boundary::catch(|| {
+        let result = work(state::existing());
+        if let Some(process) = state::existing() {
+            after_call::after_block(process);
+        }
+        result
+    });
+    errno::set(kept);
+    let result = outcome.unwrap_or_else(|_| {
+        if let Some(process) = state::existing().filter(|p| p.usage.first_panic()) {
+            log::line(format_args!(
+                "internal error in {of}; recording ends here, the program goes on"
+            ));
+            process.trace_writer.stop(StopReason::Panic, 0);
+        }
+        R::default()
+    });
+    depth.leave();
     result
 }
 
@@ -327,31 +297,35 @@ mod tests {
 
     static REACHED: AtomicU32 = AtomicU32::new(0);
 
-    unsafe extern "C-unwind" fn driver(result: i32) -> CUresult {
-        REACHED.fetch_add(1, Ordering::Relaxed);
-        errno::set(77);
-        result
+    #[derive(Clone, Copy)]
+    struct Returns(CUresult);
+
+    impl Row for Returns {
+        const API: Api = Api::cuDriverGetVersion;
+        const IS_PER_THREAD: bool = false;
+
+        unsafe fn make(&self) -> CUresult {
+            REACHED.fetch_add(1, Ordering::Relaxed);
+            errno::set(77);
+            self.0
+        }
     }
 
     /// One call through a hook that panics before or after it; (answer, errno, times reached).
     fn panics(after: bool) -> (CUresult, c_int, u32) {
-        type Real = unsafe extern "C-unwind" fn(i32) -> CUresult;
         let before = REACHED.load(Ordering::Relaxed);
         errno::set(5);
-        // SAFETY: it can be called with any number, and stands for the driver's.
-        let call = unsafe {
-            let guard = depth::enter().unwrap();
-            Call::new(Api::cuDriverGetVersion, driver as Real, (700,), guard)
-        };
-        let body = |_: &'static Process, call: &Call<Real>| {
+        // SAFETY: it stands for the driver's.
+        let frame = unsafe { Frame::new(Returns(700), depth::enter().unwrap()) };
+        let body = |call: Call<Returns>| {
             if after {
                 call.forward();
             }
             errno::set(6);
             std::panic::resume_unwind(Box::new("a mistake of ours"))
         };
-        let answer = run(&call, body);
-        call.end();
+        let answer = run(&frame, body);
+        frame.end();
         assert!(depth::enter().is_some(), "the depth is as before");
         (answer, errno::get(), REACHED.load(Ordering::Relaxed) - before)
     }

@@ -3,6 +3,7 @@
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use crate::hooks::process::oom;
+use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::model::cap::Refusal;
 use crate::model::contexts::Target;
@@ -45,8 +46,13 @@ impl Request {
     }
 
     pub fn site(&self, p: &'static Process) -> SiteId {
-        site(p, self.api, Some(self.kind), self.target, PoolId(0), 0)
+        site_at(p, self.api, Some(self.kind), self.target)
     }
+}
+
+/// The site of a call that is not on a stream, nor of a pool.
+pub fn site_at(p: &'static Process, api: Api, kind: Option<Kind>, target: Target) -> SiteId {
+    site(p, api, kind, target, PoolId(0), 0)
 }
 
 pub fn site(
@@ -158,7 +164,7 @@ fn record_refusal(
         Why::Warned(refusal) => (0, RefusedBy::Warned, refusal.counted, refusal.limit),
         Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
     };
-    let stack = crate::hooks::process::stacks::stack(p);
+    let stack = stack(p);
     let cache = oom::cache_of(&p.torch_totals, device);
     let mut refused =
         Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };

@@ -8,26 +8,26 @@ use crate::driver::cuda::*;
 use crate::driver::param::{In, Out};
 use crate::driver::table::table;
 use crate::driver::{depth, pointers};
-use crate::hooks::call;
-use crate::hooks::call::Call;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::{launch, torch_calls, torch_entry, torch_requests, torch_samples};
+use crate::hooks::call::{self, Frame, Row};
+use crate::hooks::entry::proc_address;
+use crate::hooks::families::*;
 use crate::runtime::opaque;
 use core::ffi::{c_char, c_void};
-
-/// A function's address in a static.
-pub struct Hook(pub *const ());
-// SAFETY: addresses of functions, which are there for good.
-unsafe impl Sync for Hook {}
+use core::ptr::null_mut;
+use vramtrace_format::Kind;
 
 macro_rules! exports {
     ($( $title:literal $family:ident in $home:ident { $(
-        $name:ident $since:literal ( $($arg:ident: $ty:ty),* ) => $hook:ident $(:: $rest:ident)*;
+        $( $name:ident $since:literal ),+ : $arguments:tt => $hook:tt
     )* } )*) => {
-        $($( export!($home $name ( $($arg: $ty),* ) => $hook $(:: $rest)*); )*)*
+        $($($( export!($home $name $arguments => $hook); )+)*)*
 
-        /// The pointers that look-ups return in place of the real functions.
-        pub static HOOKS: [Hook; Api::COUNT] = [ $($( Hook($name as *const ()), )*)* ];
+        /// The function that a look-up returns in place of the real one.
+        pub fn replacement(api: Api) -> *mut c_void {
+            let hook = match api { $($($( Api::$name => $name as *const (), )+)*)* };
+            hook.cast_mut().cast()
+        }
     };
 }
 
@@ -56,19 +56,46 @@ macro_rules! real {
     };
 }
 
+const fn is_per_thread(name: &str) -> bool {
+    matches!(name.as_bytes(), [.., b'_', b'p', b't', b's', b'z'])
+}
+
+macro_rules! row {
+    ($name:ident ( $($arg:ident: $ty:ty),* )) => {
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        struct $name {
+            real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult,
+            $($arg: $ty,)*
+        }
+
+        impl Row for $name {
+            const API: Api = Api::$name;
+            const IS_PER_THREAD: bool = is_per_thread(stringify!($name));
+
+            #[inline(always)]
+            unsafe fn make(&self) -> CUresult {
+                // SAFETY: the program has made this call.
+                unsafe { (self.real)($(self.$arg),*) }
+            }
+        }
+    };
+}
+
 /// Runs a hook of the program's call, which `real` makes. The arguments are taken from the call: the closure keeps nothing.
 macro_rules! hooked {
-    ($name:ident, $real:expr, ($($arg:ident),*), $($hook:tt)+) => {{
+    ($name:ident, $real:expr, ($($arg:ident),*), $hook:ident $(:: $rest:ident)? $(( $($passed:tt)* ))?) => {{
+        let row = $name { real: $real, $($arg),* };
         // SAFETY: the program's own call, with its arguments.
-        let Some(guard) = depth::enter() else { return unsafe { $real($($arg),*) } };
-        // SAFETY: this is the program's call, and `call` ends with it.
-        let call = unsafe { Call::new(Api::$name, $real, ($($arg,)*), guard) };
-        let result = call::run(&call, |process, call| {
+        let Some(guard) = depth::enter() else { return unsafe { row.make() } };
+        // SAFETY: this is the program's call, and `frame` ends with it.
+        let frame = unsafe { Frame::new(row, guard) };
+        let result = call::run(&frame, |call| {
             #[allow(unused_variables)]
-            let ($($arg,)*) = call.arguments();
-            body!(Api::$name, process, call, ($($arg),*), $($hook)+)
+            let $name { $($arg,)* .. } = *call.row();
+            $hook $(:: $rest)? (call, $($($passed)*)?)
         });
-        call.end();
+        frame.end();
         result
     }};
 }
@@ -80,104 +107,8 @@ fn plain_or_deferred<R>(hook: impl FnOnce() -> R) -> R {
 }
 
 macro_rules! export {
-    // Called by PyTorch, not by the program.
-    (Torch $name:ident (
-        $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty
-    ) => $($hook:tt)+) => {
-        export!(torch "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) -> () {
-            unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, caller: usize) {
-                let real = torch_calls::real(Api::$name, caller);
-                plain_or_deferred(move || torch_calls::run(Api::$name, |process| {
-                    crate::hooks::families::$($hook)+(process, Api::$name, $a, $b, $c, $d)
-                }));
-                if let Some(real) = real {
-                    let real = real!(real, ($A, $B, $C, $D) -> ());
-                    // SAFETY: the program's own call, with its arguments.
-                    unsafe { real($a, $b, $c, $d) }
-                }
-            }
-        });
-    };
-    // Blocks: a program makes millions.
-    (Torch $name:ident (
-        $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
-    ) => torch :: memory) => {
-        export!(torch "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) -> () {
-            // The last calls are jumps, and none needs a place on the stack.
-            #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
-            unsafe extern "C-unwind" fn called($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
-                if let Some(real) = torch_samples::passed(Api::$name, caller, $a, $b, $c, $d, $e) {
-                    let real = real!(real, ($A, $B, $C, $D, $E) -> ());
-                    // SAFETY: the program's own call, with its arguments.
-                    return unsafe { real($a, $b, $c, $d, $e) };
-                }
-                short_jumps();
-                // SAFETY: the program's own call, with its arguments.
-                unsafe { not_passed($a, $b, $c, $d, $e, caller) }
-            }
-
-            const REPORTED: unsafe extern "C-unwind" fn($A, $B, $C, $D, $E, usize) = match Api::$name {
-                Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => torch_entry::block_reported,
-                _ => torch_entry::block_reported_signed,
-            };
-
-            #[inline(never)]
-            unsafe extern "C-unwind" fn not_passed($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
-                // SAFETY: the program's own call, with its arguments.
-                unsafe {
-                    match depth::is_plain() {
-                        true => REPORTED($a, $b, $c, $d, $e, caller),
-                        false => not_plain($a, $b, $c, $d, $e, caller),
-                    }
-                }
-            }
-
-            #[cold]
-            #[inline(never)]
-            unsafe extern "C-unwind" fn not_plain($a: $A, $b: $B, $c: $C, $d: $D, $e: $E, caller: usize) {
-                // SAFETY: the program's own call, with its arguments.
-                deferred(move || unsafe { REPORTED($a, $b, $c, $d, $e, caller) })
-            }
-        });
-    };
-    // Sets the caller's stream: its argument, a structure, is in two registers.
-    (Torch $name:ident ( $a:ident: $A:ty, $b:ident: $B:ty ) => $($hook:tt)+) => {
-        export!(torch "rdx" "x2", $name ($a: $A, $b: $B) -> () {
-            unsafe extern "C-unwind" fn called($a: $A, $b: $B, caller: usize) {
-                plain_or_deferred(move || crate::hooks::families::$($hook)+($a, $b, caller))
-            }
-        });
-    };
-    // Asks for a number, at each request of a block: what is known of the caller takes neither a lock nor the loader.
-    (Torch $name:ident ( $a:ident: $A:ty ) => $($hook:tt)+) => {
-        export!(torch "rsi" "x1", $name ($a: $A) -> u64 {
-            #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
-            unsafe extern "C-unwind" fn called($a: $A, caller: usize) -> u64 {
-                if let Some(real) = torch_requests::passed(Api::$name, caller) {
-                    let real = real!(real, ($A) -> u64);
-                    // SAFETY: the program's own call, with its arguments.
-                    return unsafe { real($a) };
-                }
-                short_jumps();
-                noted($a, caller)
-            }
-
-            #[inline(never)]
-            extern "C-unwind" fn noted($a: $A, caller: usize) -> u64 {
-                crate::hooks::families::$($hook)+(Api::$name, $a, caller)
-            }
-        });
-    };
-    // Of another library of PyTorch than the others. It has no arguments, and returns a number that is the caller's.
-    (Torch $name:ident () => $($hook:tt)+) => {
-        export!(torch "rdi" "x0", $name () -> u64 {
-            unsafe extern "C-unwind" fn called(caller: usize) -> u64 {
-                plain_or_deferred(move || crate::hooks::families::$($hook)+(Api::$name, caller))
-            }
-        });
-    };
-    // The register behind the arguments is for the place of the call, which says whose library this is: `called` has it as its
-    // last argument.
+    // Of PyTorch. The register behind the arguments is for the place of the call, which says whose library this is: `called` has
+    // it as its last argument.
     (torch $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) -> $result:ty { $($item:item)* }) => {
         pub use $name::$name;
         mod $name {
@@ -214,15 +145,87 @@ macro_rules! export {
             $($item)*
         }
     };
+    (hooked $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) -> $result:ty => $hook:path) => {
+        export!(torch $register $register_aarch64, $name ( $($arg: $ty),* ) -> $result {
+            unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) -> $result {
+                plain_or_deferred(move || $hook(Api::$name, $($arg,)* caller))
+            }
+        });
+    };
+    (Torch $name:ident $arguments:tt => { torch :: out_of_memory $passed:tt }) => {
+        export!(hooked "r8" "x4", $name $arguments -> () => torch::out_of_memory);
+    };
+    // Its argument, a structure, is in two registers.
+    (Torch $name:ident $arguments:tt => { torch_streams :: set_current $passed:tt }) => {
+        export!(hooked "rdx" "x2", $name $arguments -> () => torch_streams::set_current);
+    };
+    // Of another library of PyTorch than the others. It has no arguments, and returns a number that is the caller's.
+    (Torch $name:ident $arguments:tt => { torch_nodes :: made $passed:tt }) => {
+        export!(hooked "rdi" "x0", $name $arguments -> u64 => torch_nodes::made);
+    };
+    // Asks for a number, at each request of a block: what is known of the caller takes neither a lock nor the loader.
+    (Torch $name:ident ( $a:ident: $A:ty ) => { torch_requests :: divisions $passed:tt }) => {
+        export!(torch "rsi" "x1", $name ($a: $A) -> u64 {
+            #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
+            unsafe extern "C-unwind" fn called($a: $A, caller: usize) -> u64 {
+                if let Some(real) = torch_requests::passed(Api::$name, caller) {
+                    let real = real!(real, ($A) -> u64);
+                    // SAFETY: the program's own call, with its arguments.
+                    return unsafe { real($a) };
+                }
+                short_jumps();
+                noted($a, caller)
+            }
+
+            #[inline(never)]
+            extern "C-unwind" fn noted($a: $A, caller: usize) -> u64 {
+                torch_requests::divisions(Api::$name, $a, caller)
+            }
+        });
+    };
+    // Blocks: a program makes millions.
+    (Torch $name:ident ( $($arg:ident: $ty:ty),* ) => { torch :: memory $passed:tt }) => {
+        export!(torch "r9" "x5", $name ( $($arg: $ty),* ) -> () {
+            // The last calls are jumps, and none needs a place on the stack.
+            #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
+            unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
+                if let Some(real) = torch_samples::passed(Api::$name, caller, torch::Report { $($arg),* }) {
+                    let real = real!(real, ($($ty),*) -> ());
+                    // SAFETY: the program's own call, with its arguments.
+                    return unsafe { real($($arg),*) };
+                }
+                short_jumps();
+                // SAFETY: the program's own call, with its arguments.
+                unsafe { not_passed($($arg,)* caller) }
+            }
+
+            const REPORTED: unsafe extern "C-unwind" fn($($ty,)* usize) = match Api::$name {
+                Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => torch_entry::block_reported,
+                _ => torch_entry::block_reported_signed,
+            };
+
+            #[inline(never)]
+            unsafe extern "C-unwind" fn not_passed($($arg: $ty,)* caller: usize) {
+                // SAFETY: the program's own call, with its arguments.
+                unsafe {
+                    match depth::is_plain() {
+                        true => REPORTED($($arg,)* caller),
+                        false => not_plain($($arg,)* caller),
+                    }
+                }
+            }
+
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C-unwind" fn not_plain($($arg: $ty,)* caller: usize) {
+                // SAFETY: the program's own call, with its arguments.
+                deferred(move || unsafe { REPORTED($($arg,)* caller) })
+            }
+        });
+    };
     // Launches: a program makes thousands a second, and only the first one of a function matters.
-    // A macro cannot distinguish types: the hook's name says where the function stands.
-    ($home:ident $name:ident ( $config:ident: $C:ty, $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: kernel_ex) => {
-        export!(of $function, $name ( $config: $C, $function: $F $(, $arg: $ty)* ) => launch::kernel_ex);
-    };
-    ($home:ident $name:ident ( $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: $hook:ident) => {
-        export!(of $function, $name ( $function: $F $(, $arg: $ty)* ) => launch::$hook);
-    };
-    (of $function:ident, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+    ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => { launch :: first ( $function:ident ) }) => {
+        row!($name ( $($arg: $ty),* ));
         // On one line of the cache.
         #[cfg(not(miri))]
         core::arch::global_asm!(
@@ -254,7 +257,7 @@ macro_rules! export {
                 real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult,
                 $($arg: $ty),*
             ) -> CUresult {
-                hooked!($name, real, ($($arg),*), $($hook)+)
+                hooked!($name, real, ($($arg),*), launch::first($function))
             }
             // Of a function that the compiler does not know the arguments on the stack stay where they are.
             let other = opaque::address(looked_up as *const () as usize);
@@ -264,19 +267,20 @@ macro_rules! export {
         }
     };
     // A query that libraries make at each of their calls: its answer is read, and nothing else is done.
-    ($home:ident $name:ident ( $stream:ident: $S:ty, $status:ident: $T:ty, $id:ident: $I:ty $(, $arg:ident: $ty:ty)* ) => torch_streams :: capture_info) => {
+    ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => { torch_streams :: capture_info $passed:tt }) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C-unwind" fn $name($stream: $S, $status: $T, $id: $I $(, $arg: $ty)*) -> CUresult {
-            let real = real!(row $name, ($S, $T, $I $(, $ty)*));
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
+            let real = real!(row $name, ($($ty),*));
             // SAFETY: the program's own call, with its arguments.
-            let result = unsafe { real($stream, $status, $id $(, $arg)*) };
+            let result = unsafe { real($($arg),*) };
             if result == 0 {
-                crate::hooks::families::torch_streams::capture_info($status, $id);
+                torch_streams::capture_info $passed;
             }
             result
         }
     };
-    ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+    ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => { $($hook:tt)+ }) => {
+        row!($name ( $($arg: $ty),* ));
         // Without destructors: see `hooks/call/handler_exits.rs`.
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
@@ -295,28 +299,4 @@ macro_rules! export {
     };
 }
 
-macro_rules! body {
-    ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), pass) => {{
-        let _ = $process;
-        $call.leave_if_requested();
-        $call.forward()
-    }};
-    ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), note) => {{
-        $process.usage.note(&$process.trace_writer, $api);
-        $call.leave_if_requested();
-        $call.forward()
-    }};
-    ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{
-        super::proc_address::$version($process, $call, $($arg),*)
-    }};
-    ($api:expr, $process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
-        crate::hooks::families::$($hook)+($process, $call, $($arg),*)
-    }};
-}
-
 table!(exports);
-
-/// The function that a look-up returns in place of the real one.
-pub fn replacement(api: Api) -> *mut c_void {
-    HOOKS[api as usize].0 as *mut c_void
-}

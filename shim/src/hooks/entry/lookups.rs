@@ -34,7 +34,7 @@ impl HookTable for CudaTable {
         if pointers::known(api) == Some(found) {
             return exports::replacement(api);
         }
-        match pointers::at(found as usize) {
+        match pointers::at(found) {
             Some(api) => exports::replacement(api),
             None => second_driver::replacement(api, found),
         }

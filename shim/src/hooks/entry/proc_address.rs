@@ -8,67 +8,31 @@ use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::{In, Out};
 use crate::driver::pointers;
-use crate::hooks::call::{Call, Function};
+use crate::hooks::call::{Call, Row, gave};
 use crate::hooks::entry::exports;
-use crate::hooks::process::state::Process;
 use core::ffi::{c_char, c_void};
 
 /// The flag for variants whose default stream is per-thread.
 const PER_THREAD: u64 = 2;
 
-/// cuGetProcAddress.
-pub fn v1(
-    p: &'static Process,
-    call: &Call<impl Function>,
+/// cuGetProcAddress, in any version.
+pub fn resolve(
+    call: Call<impl Row>,
     symbol: In<c_char>,
     pfn: Out<*mut c_void>,
-    _version: i32,
     flags: u64,
 ) -> CUresult {
-    let result = call.forward();
-    replace(p, result, symbol, pfn, flags);
-    result
-}
-
-/// cuGetProcAddress_v2.
-pub fn v2(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    symbol: In<c_char>,
-    pfn: Out<*mut c_void>,
-    _version: i32,
-    flags: u64,
-    _status: Out<CUdriverProcAddressQueryResult>,
-) -> CUresult {
-    let result = call.forward();
-    replace(p, result, symbol, pfn, flags);
-    result
-}
-
-/// Replaces the function pointer that the driver returned by that of the hook, if there is one.
-fn replace(
-    p: &'static Process,
-    result: CUresult,
-    symbol: In<c_char>,
-    pfn: Out<*mut c_void>,
-    flags: u64,
-) {
-    if result != CUDA_SUCCESS {
-        return;
-    }
-    let (Some(symbol), Some(found)) = (symbol.text(), pfn.get()) else { return };
-    if found.is_null() {
-        return;
-    }
-    let symbol = symbol.to_bytes();
-    match pointers::at(found as usize).or_else(|| pointers::adopt_inner(found)) {
-        Some(api) => {
-            let api = closest(api, found, symbol, flags);
-            pfn.set(exports::replacement(api));
+    gave(call.forward(), pfn, |found| {
+        let Some(symbol) = symbol.text().filter(|_| !found.is_null()) else { return };
+        let symbol = symbol.to_bytes();
+        match pointers::at(found).or_else(|| pointers::adopt_inner(found)) {
+            Some(api) => pfn.set(exports::replacement(closest(api, found, symbol, flags))),
+            None if is_like_memory(symbol) => {
+                call.p.usage.unhooked_name(&call.p.trace_writer, symbol);
+            }
+            None => {}
         }
-        None if is_like_memory(symbol) => p.usage.unhooked_name(&p.trace_writer, symbol),
-        None => {}
-    }
+    })
 }
 
 /// Two names may have one address (where the driver's linker folded identical code). The trace names
@@ -97,20 +61,10 @@ fn closest(api: Api, found: *mut c_void, symbol: &[u8], flags: u64) -> Api {
 /// Whether a name that is not in the table looks like a function that allocates or frees; `doctor`
 /// lists such names.
 fn is_like_memory(symbol: &[u8]) -> bool {
-    const WORDS: [&[u8]; 10] = [
-        b"Alloc",
-        b"Malloc",
-        b"MemCreate",
-        b"MemFree",
-        b"MemRelease",
-        b"MemMap",
-        b"MemUnmap",
-        b"MemPool",
-        b"ArrayCreate",
-        b"CtxCreate",
-    ];
-    let has = |word: &[u8]| symbol.windows(word.len()).any(|part| part == word);
-    WORDS.iter().any(|word| has(word)) && !has(b"Get") && !has(b"Set")
+    const WORDS: &str =
+        "Alloc Malloc MemCreate MemFree MemRelease MemMap MemUnmap MemPool ArrayCreate CtxCreate";
+    let has = |word: &str| symbol.windows(word.len()).any(|part| part == word.as_bytes());
+    WORDS.split(' ').any(has) && !has("Get") && !has("Set")
 }
 
 #[cfg(test)]

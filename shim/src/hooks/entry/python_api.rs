@@ -26,17 +26,15 @@
 //! uint64_t vramtrace_python_peak_end(uint32_t device, uint64_t);  // returns the peak since then; may be nested
 //! ```
 
-use crate::driver::depth;
 use crate::driver::param::{In, Out};
-use crate::hooks::call::after_call;
-use crate::hooks::call::before_call;
+use crate::hooks::call::{before_call, beside};
 use crate::hooks::entry::python_usage;
 use crate::hooks::process::mark;
 use crate::hooks::process::state::{self, Process};
-use crate::runtime::{errno, log, own_stack, panic_boundary};
-use core::ffi::c_char;
+use crate::runtime::own_stack;
+use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
-use vramtrace_format::{DeviceId, StopReason};
+use vramtrace_format::DeviceId;
 
 const VERSION: u32 = 1;
 /// Stands for "no cap".
@@ -46,54 +44,18 @@ const DEVICES: u32 = 64;
 
 /// Runs a function of the contract.
 fn run<R: Default>(work: impl FnOnce(Option<&'static Process>) -> R) -> R {
-    let Some(depth) = depth::enter() else { return R::default() };
-    depth.settle();
-    let kept = errno::get();
-    let outcome = panic_boundary::catch(|| {
-        let result = own_stack::run(|| work(state::existing())).unwrap_or_default();
-        if let Some(process) = state::existing() {
-            after_call::after_block(process);
-        }
-        result
-    });
-    errno::set(kept);
-    let result = outcome.unwrap_or_else(|_| {
-        if let Some(process) = state::existing().filter(|p| p.usage.first_panic()) {
-            log::line(format_args!(
-                "internal error in a call of the Python package; recording ends here, the program \
-                 goes on"
-            ));
-            process.trace_writer.stop(StopReason::Panic, 0);
-        }
-        R::default()
-    });
-    depth.leave();
-    result
+    beside("a call of the Python package", |process| {
+        own_stack::run(|| work(process)).unwrap_or_default()
+    })
 }
 
-/// # Safety
-/// `at` is null, or points to `length` bytes.
-unsafe fn text<'t>(at: *const c_char, length: usize) -> std::borrow::Cow<'t, str> {
-    match at.is_null() {
-        true => "".into(),
-        // SAFETY: `at` is not null here, and points to `length` bytes; the slice is no longer than a
-        // name that is kept.
-        false => String::from_utf8_lossy(unsafe {
-            core::slice::from_raw_parts(at.cast(), length.min(mark::LONGEST + 4))
-        }),
-    }
+fn text(name: &In<u8>, length: usize) -> Cow<'_, str> {
+    String::from_utf8_lossy(name.bytes(length.min(mark::LONGEST + 4)))
 }
 
 /// Copies as much of the text as fits. Returns the length of the whole text.
-///
-/// # Safety
-/// `room` is null, or points to `size` writable bytes.
-unsafe fn give(text: &[u8], room: *mut c_char, size: usize) -> usize {
-    if !room.is_null() {
-        let count = text.len().min(size);
-        // SAFETY: `room` is not null here, and has `size` bytes, of which at most `count` are written.
-        unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), room.cast(), count) };
-    }
+fn give(text: &[u8], room: Out<u8>, size: usize) -> usize {
+    room.fill(text, size);
     text.len()
 }
 
@@ -110,92 +72,46 @@ fn device(number: u32) -> Option<DeviceId> {
     (number < DEVICES).then_some(DeviceId(number as u8))
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn vramtrace_python_api() -> u32 {
-    VERSION
+macro_rules! functions {
+    ($( fn $name:ident ( $($arg:ident: $ty:ty),* ) -> $out:ty = $work:expr; )*) => {$(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub extern "C" fn $name($($arg: $ty),*) -> $out {
+            run($work)
+        }
+    )*};
 }
 
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn vramtrace_python_state() -> u32 {
-    run(|process| match process {
+functions! {
+    fn vramtrace_python_api() -> u32 = |_| VERSION;
+    fn vramtrace_python_state() -> u32 = |process| match process {
         None => 0,
         Some(process) => 1 | u32::from(process.trace_writer.path().is_some()) << 1,
-    })
-}
-
-/// # Safety
-/// `name` is null, or points to `length` bytes.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn vramtrace_python_push(name: *const c_char, length: usize) {
-    // SAFETY: `name` is null, or points to `length` bytes (see above).
-    run(|process| mark::push(process, 0, &unsafe { text(name, length) }));
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn vramtrace_python_pop() {
-    run(|process| mark::pop(process, 0));
-}
-
-/// # Safety
-/// `name` is null, or points to `length` bytes.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn vramtrace_python_start(name: *const c_char, length: usize) -> u64 {
-    // SAFETY: `name` is null, or points to `length` bytes (see above).
-    run(|process| mark::start(process, 0, &unsafe { text(name, length) }))
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn vramtrace_python_end(range: u64) {
-    run(|process| mark::end(process, range));
-}
-
-/// # Safety
-/// `name` is null, or points to `length` bytes.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn vramtrace_python_mark(name: *const c_char, length: usize) {
-    // SAFETY: `name` is null, or points to `length` bytes (see above).
-    run(|process| mark::moment(process, 0, &unsafe { text(name, length) }));
-}
-
-/// # Safety
-/// `room` is null, or points to `size` writable bytes.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn vramtrace_python_usage(
-    room: *mut c_char,
-    size: usize,
-    sites: u32,
-) -> usize {
-    run(|process| {
-        let usage = python_usage::as_json(process, sites as usize);
-        // SAFETY: `room` is null, or has `size` writable bytes (see above).
-        unsafe { give(usage.as_bytes(), room, size) }
-    })
-}
-
-/// # Safety
-/// `room` is null, or points to `size` writable bytes.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn vramtrace_python_trace(room: *mut c_char, size: usize) -> usize {
-    run(|process| {
+    };
+    fn vramtrace_python_push(name: In<u8>, length: usize) -> () = |process| {
+        mark::push(process, 0, &text(&name, length));
+    };
+    fn vramtrace_python_pop() -> () = |process| {
+        mark::pop(process);
+    };
+    fn vramtrace_python_start(name: In<u8>, length: usize) -> u64 = |process| {
+        mark::start(process, 0, &text(&name, length))
+    };
+    fn vramtrace_python_end(range: u64) -> () = |process| mark::end(process, range);
+    fn vramtrace_python_mark(name: In<u8>, length: usize) -> () = |process| {
+        mark::moment(process, 0, &text(&name, length))
+    };
+    fn vramtrace_python_usage(room: Out<u8>, size: usize, sites: u32) -> usize = |process| {
+        give(python_usage::as_json(process, sites as usize).as_bytes(), room, size)
+    };
+    fn vramtrace_python_trace(room: Out<u8>, size: usize) -> usize = |process| {
         let Some(process) = process else { return 0 };
         process.trace_writer.refresh();
         process.trace_writer.write_now(process);
-        let Some(path) = process.trace_writer.path() else { return 0 };
-        // SAFETY: `room` is null, or has `size` writable bytes (see above).
-        unsafe { give(path.as_os_str().as_bytes(), room, size) }
-    })
-}
-
-/// # Safety
-/// `before` points to two writable words.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn vramtrace_python_limit(
-    number: u32,
-    bytes: u64,
-    before: Out<[u64; 2]>,
-) -> i32 {
-    let Some(device) = device(number) else { return 2 };
-    run(|process| {
+        let path = process.trace_writer.path();
+        path.map_or(0, |path| give(path.as_os_str().as_bytes(), room, size))
+    };
+    fn vramtrace_python_limit(number: u32, bytes: u64, before: Out<[u64; 2]>) -> i32 = |process| {
+        let Some(device) = device(number) else { return 2 };
         // A cap may be set before the driver is used.
         let process = process.unwrap_or_else(state::current);
         before_call::apply_orders(process);
@@ -206,38 +122,23 @@ pub unsafe extern "C" fn vramtrace_python_limit(
         before.set([limit.unwrap_or(NO_CAP), bytes]);
         change_limit(process, device, Some(bytes));
         0
-    })
-}
-
-/// # Safety
-/// `before` points to the two words that `vramtrace_python_limit` wrote.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn vramtrace_python_unlimit(number: u32, before: In<[u64; 2]>) {
-    let Some(device) = device(number) else { return };
-    run(|process| {
-        let Some(process) = process else { return };
+    };
+    fn vramtrace_python_unlimit(number: u32, before: In<[u64; 2]>) -> () = |process| {
+        let Some((process, device)) = process.zip(device(number)) else { return };
         before_call::apply_orders(process);
         let Some([limit, lowered]) = before.get() else { return };
         if process.cap.limit(device) == Some(lowered) {
             change_limit(process, device, Some(limit).filter(|limit| *limit != NO_CAP));
         }
-    });
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn vramtrace_python_peak_begin(number: u32) -> u64 {
-    let device = device(number);
-    run(|process| {
-        process.zip(device).map_or(0, |(process, device)| process.ledger.begin_peak(device))
-    })
-}
-
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub extern "C" fn vramtrace_python_peak_end(number: u32, before: u64) -> u64 {
-    let device = device(number);
-    run(|process| {
-        process.zip(device).map_or(0, |(process, device)| process.ledger.end_peak(device, before))
-    })
+    };
+    fn vramtrace_python_peak_begin(number: u32) -> u64 = |process| {
+        let known = process.zip(device(number));
+        known.map_or(0, |(process, device)| process.ledger.begin_peak(device))
+    };
+    fn vramtrace_python_peak_end(number: u32, before: u64) -> u64 = |process| {
+        let known = process.zip(device(number));
+        known.map_or(0, |(process, device)| process.ledger.end_peak(device, before))
+    };
 }
 
 #[cfg(test)]
@@ -245,23 +146,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_and_room() {
-        let name = "vorwärts";
-        // SAFETY: that many bytes.
-        assert_eq!(unsafe { text(name.as_ptr().cast(), name.len()) }, name);
-        // SAFETY: null.
-        assert_eq!(unsafe { text(core::ptr::null(), 7) }, "");
-        let mut room = [0u8; 4];
-        // SAFETY: room for 4.
-        assert_eq!(unsafe { give(b"abcdef", room.as_mut_ptr().cast(), 4) }, 6);
-        assert_eq!(&room, b"abcd");
-        // SAFETY: none.
-        assert_eq!(unsafe { give(b"abc", core::ptr::null_mut(), 0) }, 3);
-        assert!(device(63).is_some() && device(64).is_none());
-    }
-
-    #[test]
     fn a_lower_cap_and_back() {
+        assert!(device(63).is_some() && device(64).is_none());
         let mut before = [0; 2];
         // Of this test alone.
         let number = 61;

@@ -1,51 +1,48 @@
 //! Arrays and mipmapped arrays. Their size follows from the descriptor: the driver gives it for arrays without memory only.
 
-use super::sparse::destroy_with_tiles;
-use crate::driver::api::Api;
-use crate::driver::cuda::*;
-use crate::driver::depth::inside;
-use crate::driver::functions::driver;
-use crate::driver::param::{In, Out};
+use super::alloc::restore;
+use super::prelude::*;
+use super::vmm::dropping;
 use crate::hooks::call::accounting::{allocate, begin_free, commit_free, free, free_failed};
-use crate::hooks::call::request::{Request, Why, refuse};
-use crate::hooks::call::{Call, Function, hooks};
 use crate::hooks::process::refresh::refresh_before_refusal;
-use crate::hooks::process::state::Process;
-use crate::hooks::process::target::current_target;
 use crate::model::cap::{Budget, Sharing};
-use crate::model::ledger::Entry;
-use core::ffi::c_void;
+use crate::model::ledger::Removed;
+use crate::model::vmm::{Owner, State};
 use core::ptr::null_mut;
 use vramtrace_format::physical::{PAGE, SMALL, round_up};
-use vramtrace_format::{ContextId, Kind, Space};
 
 const LAYERED: u32 = 0x1;
 const CUBEMAP: u32 = 0x4;
 
 /// The array that a descriptor requests, from any version of the descriptor.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shape {
     width: u64,
     height: u64,
     depth: u64,
     format: u32,
     channels: u32,
     flags: u32,
+    /// 0: one.
     levels: u32,
 }
 
-macro_rules! shape {
-    ($descriptor:ident, $depth:expr, $flags:expr) => {
-        Shape {
-            width: $descriptor.width as u64,
-            height: $descriptor.height as u64,
-            depth: $depth as u64,
-            format: $descriptor.format,
-            channels: $descriptor.channels,
-            flags: $flags,
-            levels: 1,
+macro_rules! shape_of {
+    ($( $descriptor:ident { $($more:ident),* } )*) => {$(
+        impl From<$descriptor> for Shape {
+            fn from(of: $descriptor) -> Shape {
+                let $descriptor { width, height, format, channels, $($more),* } = of;
+                let [width, height] = [width, height].map(|length| length as u64);
+                Shape { width, height, format, channels, $($more: $more as _,)* ..Shape::default() }
+            }
         }
-    };
+    )*};
+}
+shape_of! {
+    CUDA_ARRAY_DESCRIPTOR {}
+    CUDA_ARRAY_DESCRIPTOR_v1 {}
+    CUDA_ARRAY3D_DESCRIPTOR { depth, flags }
+    CUDA_ARRAY3D_DESCRIPTOR_v1 { depth, flags }
 }
 
 impl Shape {
@@ -108,37 +105,46 @@ fn sharing(size: u64, context: ContextId, element: u64) -> Option<Sharing> {
     (1..=SMALL).contains(&size).then_some((context, element))
 }
 
-fn create(
-    p: &'static Process,
-    api: Api,
-    kind: Kind,
-    handle: Out<*mut c_void>,
-    shape: Option<Shape>,
-    real: impl FnOnce() -> CUresult,
+pub fn create<D: Copy + Into<Shape>>(
+    call: Call<impl Row>,
+    array: Out<Array>,
+    descriptor: In<D>,
 ) -> CUresult {
-    let target = current_target(p);
+    made(call, Kind::Array, array, descriptor.get().map(Into::into))
+}
+
+pub fn create_mipmapped(
+    call: Call<impl Row>,
+    array: Out<MArray>,
+    descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>,
+    levels: u32,
+) -> CUresult {
+    let shape = descriptor.get().map(|of| Shape { levels, ..of.into() });
+    made(call, Kind::Mipmapped, array, shape)
+}
+
+fn made(call: Call<impl Row>, kind: Kind, handle: Out<Array>, shape: Option<Shape>) -> CUresult {
+    let (p, target) = (call.p, current_target(call.p));
     // The driver refuses NULL in either place.
     let shape = shape.filter(|_| !handle.is_null());
     let (size, element) = shape.map_or((0, 0), |shape| (shape.taken(), shape.element().0));
-    let request = Request { element, ..Request::new(api, kind, target, size) };
+    let request = Request { element, ..Request::new(call.api(), kind, target, size) };
     let of = sharing(size, target.context, element).filter(|_| !p.cap.is_bad());
     if let Some(Err(refused)) = of.map(|of| comes(p, &request, of)) {
         return refused;
     }
     let old = handle.get();
     let taken = || (handle.get().unwrap_or(null_mut()) as u64, size);
-    let result = allocate(p, &request, real, taken, |key| {
+    let result = allocate(call, &request, taken, |key| {
         let destroy = match kind {
             Kind::Mipmapped => driver().mipmapped_array_destroy,
             _ => driver().array_destroy,
         };
         if let Some(destroy) = destroy {
             // SAFETY: the driver has just given this handle; the program has not seen it.
-            inside(|| unsafe { destroy(key as *mut c_void) });
+            inside(|| unsafe { destroy(key as Array) });
         }
-        if let Some(old) = old {
-            handle.set(old);
-        }
+        restore(handle, old);
     });
     if let Some(of) = of.filter(|_| result != 0) {
         p.cap.array_went(target.device, of, size);
@@ -165,9 +171,16 @@ fn comes(p: &'static Process, request: &Request, of: Sharing) -> Result<(), CUre
     })
 }
 
-fn destroyed(p: &'static Process, call: &Call<impl Function>, key: u64) -> CUresult {
-    let Some((removed, site)) = begin_free(p, call.api, (Space::Array, key), |_| true) else {
-        return free(p, call, call.api, (Space::Array, key), 0);
+/// cuArrayDestroy and cuMipmappedArrayDestroy: of a sparse one the references of its tiles are dropped.
+pub fn destroy(call: Call<impl Row>, array: Array) -> CUresult {
+    let tiles = |vmm: &mut State<Removed>| vmm.begin_untie(Owner::Array(array as u64), None);
+    dropping(call, tiles, || destroyed(call, array as u64))
+}
+
+fn destroyed(call: Call<impl Row>, key: u64) -> CUresult {
+    let p = call.p;
+    let Some((removed, site)) = begin_free(p, call.api(), (Space::Array, key), |_| true) else {
+        return free(call, (Space::Array, key), 0);
     };
     let Entry { size, context, stream: element, device, .. } = removed.entry;
     let result = call.forward();
@@ -177,34 +190,6 @@ fn destroyed(p: &'static Process, call: &Call<impl Function>, key: u64) -> CUres
         None => commit_free(p, &removed, 0),
     }
     result
-}
-
-hooks! { p, call:
-    create_2d(array: Out<Array>, descriptor: In<CUDA_ARRAY_DESCRIPTOR>) =
-        made(p, call, array, descriptor.get().map(|d| shape!(d, 0, 0)));
-    create_2d_v1(array: Out<Array>, descriptor: In<CUDA_ARRAY_DESCRIPTOR_v1>) =
-        made(p, call, array, descriptor.get().map(|d| shape!(d, 0, 0)));
-    create_3d(array: Out<Array>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>) =
-        made(p, call, array, descriptor.get().map(|d| shape!(d, d.depth, d.flags)));
-    create_3d_v1(array: Out<Array>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR_v1>) =
-        made(p, call, array, descriptor.get().map(|d| shape!(d, d.depth, d.flags)));
-    create_mipmapped(array: Out<MArray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>, levels: u32) = {
-        let shape = descriptor.get().map(|d| Shape { levels, ..shape!(d, d.depth, d.flags) });
-        create(p, call.api, Kind::Mipmapped, array, shape, || call.forward())
-    };
-    /// cuArrayDestroy and cuMipmappedArrayDestroy.
-    destroy(array: *mut c_void) = destroy_with_tiles(p, call.api, array as u64, || {
-        destroyed(p, call, array as u64)
-    });
-}
-
-fn made(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    array: Out<Array>,
-    shape: Option<Shape>,
-) -> CUresult {
-    create(p, call.api, Kind::Array, array, shape, || call.forward())
 }
 
 #[cfg(test)]

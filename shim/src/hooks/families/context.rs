@@ -1,35 +1,27 @@
 //! Contexts: creation, retain, reset and destruction; the memory that they take, and the allocations
 //! that end with them.
 
-use super::launch;
-use crate::driver::api::Api;
-use crate::driver::cuda::*;
-use crate::driver::param::Out;
-use crate::hooks::call::attribution::{TrackedCall, nameless, sharing, watched};
-use crate::hooks::call::request::{Why, refuse_at, site};
-use crate::hooks::call::{Call, Function, gave, hooks};
-use crate::hooks::families::torch_calls;
+use super::prelude::*;
+use super::{launch, torch_calls};
+use crate::hooks::call::attribution::{TrackedCall, nameless, sharing, watched_by};
+use crate::hooks::call::request::refuse_at;
 use crate::hooks::process::nvml_reading::FigureBefore;
 use crate::hooks::process::nvml_reading::reader::{self, NvmlReader};
 use crate::hooks::process::oom::keep_exit_status;
 use crate::hooks::process::refresh::{refresh_before_refusal, refresh_usage};
-use crate::hooks::process::state::{self, Process};
-use crate::hooks::process::target::current_target;
-use crate::hooks::process::target::{
-    announce, arrival, device_id, is_inactive, known_device, record_created,
-};
+use crate::hooks::process::state;
+use crate::hooks::process::target::{announce, arrival, is_inactive, known_device, record_created};
 use crate::model::attribution::driver_internal::DriverActivity;
 use crate::model::cap::{Reservation, Turn};
-use crate::model::contexts::{Ending, Step, Target};
+use crate::model::contexts::{Ending, Step};
 use crate::model::devices::Device;
 use crate::model::ledger::ContextTotals;
 use crate::model::stream_captures::Ending as Captures;
-use vramtrace_format::{ContextId, Event, Kind, PoolId};
 
 /// cuInit. It fails where the cap cannot be parsed: such a cap must not become no cap.
-pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUresult {
-    p.cap.join_early();
-    if p.cap.is_bad() {
+pub fn init(call: Call<impl Row>) -> CUresult {
+    call.p.cap.join_early();
+    if call.p.cap.is_bad() {
         return CUDA_ERROR_INVALID_VALUE;
     }
     torch_calls::find_library();
@@ -42,39 +34,11 @@ pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUr
     result
 }
 
-hooks! { p, call:
-    /// cuCtxCreate.
-    create(ctx: Out<Ctx>, flags: u32, device: i32) = created(p, call, ctx, device);
-    /// cuCtxCreate_v3.
-    create_v3(ctx: Out<Ctx>, params: *mut CUexecAffinityParam, count: i32, flags: u32, device: i32) =
-        created(p, call, ctx, device);
-    /// cuCtxCreate_v4.
-    create_v4(ctx: Out<Ctx>, params: *mut CUctxCreateParams, flags: u32, device: i32) =
-        created(p, call, ctx, device);
-    /// cuGreenCtxDestroy.
-    green_destroy(ctx: GreenCtx) =
-        end(p, p.contexts.begin_green_destroy(ctx as u64), || call.forward());
-    /// cuCtxDestroy.
-    destroy(ctx: Ctx) = end(p, p.contexts.begin_destroy(ctx as u64), || call.forward());
-    /// cuCtxAttach.
-    attach(ctx: Out<Ctx>, flags: u32) =
-        gave(call.forward(), ctx, |ctx| p.contexts.attached(ctx as u64));
-    /// cuCtxDetach.
-    detach(ctx: Ctx) = end(p, p.contexts.begin_detach(ctx as u64), || call.forward());
-    /// cuCtxEnablePeerAccess: maps the peer's memory in this context.
-    enable_peer_access(peer: Ctx, flags: u32) = share_with(p, call.api, peer, || call.forward());
-    /// cuCtxDisablePeerAccess.
-    disable_peer_access(peer: Ctx) = share_with(p, call.api, peer, || call.forward());
-}
-
-fn created(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    device: i32,
-) -> CUresult {
+/// cuCtxCreate.
+pub fn create(call: Call<impl Row>, ctx: Out<Ctx>, device: i32) -> CUresult {
+    let p = call.p;
     // The driver refuses NULL, whatever the cap.
-    let making = match Making::begin(p, call.api, device, || ctx.is_null()) {
+    let making = match Making::begin(call, device, || ctx.is_null()) {
         Ok(making) => making,
         Err(refused) => return refused,
     };
@@ -83,28 +47,19 @@ fn created(
         // The driver returned a handle that the model holds as live: that context was destroyed by a
         // call that was not seen.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
-            let freed = take_all(p, &stale);
-            has_ended(p, &stale);
-            uncount(p, freed, stale.context.target());
+            ended_unseen(p, &stale);
         }
         let arrival = arrival(p, handle, device_id(device));
         let seen = p.contexts.created(arrival, |context| announce(p, context));
         if let Some(making) = making {
-            making.made(p, call.api, seen.target);
+            making.made(call, seen.target);
         }
     })
 }
 
-/// cuDevicePrimaryCtxRetain.
-pub fn primary_retain(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<Ctx>,
-    device: i32,
-) -> CUresult {
-    let id = device_id(device);
-    let is_made = || ctx.is_null() || p.contexts.has_primary(id);
-    let making = match Making::begin(p, call.api, device, is_made) {
+pub fn primary_retain(call: Call<impl Row>, ctx: Out<Ctx>, device: i32) -> CUresult {
+    let (p, id) = (call.p, device_id(device));
+    let making = match Making::begin(call, device, || ctx.is_null() || p.contexts.has_primary(id)) {
         Ok(making) => making,
         Err(refused) => return refused,
     };
@@ -112,33 +67,25 @@ pub fn primary_retain(
         let arrival = arrival(p, ctx as u64, id);
         let seen = p.contexts.retained(arrival, |context| announce(p, context));
         if let Some(making) = making.filter(|_| seen.new) {
-            making.made(p, call.api, seen.target);
+            making.made(call, seen.target);
         }
     })
 }
 
 /// A green context retains the primary context, and creates it if it does not exist.
-pub fn green_create(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ctx: Out<GreenCtx>,
-    _descriptor: CUdevResourceDesc,
-    device: i32,
-    _flags: u32,
-) -> CUresult {
-    let id = device_id(device);
-    let is_made = || ctx.is_null() || p.contexts.has_primary(id);
-    let making = match Making::begin(p, call.api, device, is_made) {
+pub fn green_create(call: Call<impl Row>, ctx: Out<GreenCtx>, device: i32) -> CUresult {
+    let (p, id) = (call.p, device_id(device));
+    let making = match Making::begin(call, device, || ctx.is_null() || p.contexts.has_primary(id)) {
         Ok(making) => making,
         Err(refused) => return refused,
     };
-    let target = before_any(device);
+    let (target, doing) = (before_any(device), DriverActivity::Context);
     let result = match making {
-        None => watched(p, call.api, target, DriverActivity::Context, nameless, || call.forward()),
+        None => watched_by(call, target, doing, nameless, || call.forward()),
         Some(making) => {
             let result = call.forward();
             if result == CUDA_SUCCESS {
-                making.settle(p, call.api, target);
+                making.settle(call, target);
             }
             result
         }
@@ -146,29 +93,40 @@ pub fn green_create(
     gave(result, ctx, |ctx| p.contexts.green_created(ctx as u64, id))
 }
 
-/// cuDevicePrimaryCtxRelease.
-pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
-    let step = p.contexts.begin_release(device_id(device));
-    let result = end(p, step, || call.forward());
-    if result == CUDA_SUCCESS && is_inactive(device) {
-        // The driver destroyed it although by our count it is still retained.
-        if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
-            let captures = captures_of(p, &ending);
-            let freed = take_all(p, &ending);
-            p.stream_captures.ended(captures);
-            has_ended(p, &ending);
-            return_to_cap(p, freed, ending.context.target());
-        }
+pub fn green_destroy(call: Call<impl Row>, ctx: GreenCtx) -> CUresult {
+    end(call, call.p.contexts.begin_green_destroy(ctx as u64))
+}
+
+pub fn destroy(call: Call<impl Row>, ctx: Ctx) -> CUresult {
+    end(call, call.p.contexts.begin_destroy(ctx as u64))
+}
+
+pub fn attach(call: Call<impl Row>, ctx: Out<Ctx>) -> CUresult {
+    gave(call.forward(), ctx, |ctx| call.p.contexts.attached(ctx as u64))
+}
+
+pub fn detach(call: Call<impl Row>, ctx: Ctx) -> CUresult {
+    end(call, call.p.contexts.begin_detach(ctx as u64))
+}
+
+pub fn primary_release(call: Call<impl Row>, device: i32) -> CUresult {
+    let (p, id) = (call.p, device_id(device));
+    let result = end(call, p.contexts.begin_release(id));
+    // The driver may have destroyed it although by our count it is still retained.
+    if result == CUDA_SUCCESS
+        && is_inactive(device)
+        && let Step::Ends(ending) = p.contexts.begin_reset(id)
+    {
+        ended_unseen(p, &ending);
+        refresh_usage(p, id);
     }
     result
 }
 
-/// cuDevicePrimaryCtxReset.
-pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
-    let id = device_id(device);
+pub fn primary_reset(call: Call<impl Row>, device: i32) -> CUresult {
+    let (p, id) = (call.p, device_id(device));
     let handle_and_bytes = p.contexts.primary_on(id);
-    let step = p.contexts.begin_reset(id);
-    let result = end(p, step, || call.forward());
+    let result = end(call, p.contexts.begin_reset(id));
     // Some drivers make it again at once, at the same handle, for those who retained it; driver 580 at the
     // next cuDevicePrimaryCtxRetain.
     if result == CUDA_SUCCESS
@@ -194,9 +152,10 @@ fn before_any(device: i32) -> Target {
 ///
 /// If the driver refuses, the context is restored in the model. Its allocations are not: they count as
 /// unattributed bytes. (Destruction fails for broken contexts only.)
-fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUresult {
+fn end(call: Call<impl Row>, step: Step) -> CUresult {
+    let p = call.p;
     let Step::Ends(ending) = &step else {
-        let result = real();
+        let result = call.forward();
         if result != CUDA_SUCCESS {
             p.contexts.put_back(step);
         }
@@ -205,15 +164,15 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
     let target = ending.context.target();
     let captures = captures_of(p, ending);
     let freed = take_all(p, ending);
-    let result = real();
+    let result = call.forward();
     if result == CUDA_SUCCESS {
-        p.stream_captures.ended(captures);
-        has_ended(p, ending);
+        has_ended(p, ending, captures);
     } else {
         record_created(p, &ending.context);
         p.contexts.put_back(step);
     }
-    return_to_cap(p, freed, target);
+    uncount(p, freed, target);
+    refresh_usage(p, target.device);
     result
 }
 
@@ -222,8 +181,17 @@ fn captures_of(p: &Process, ending: &Ending) -> Captures {
     p.stream_captures.ending(|origin| ending.handles().any(|handle| handle == origin.context))
 }
 
+/// A context has ended by a call that was not seen.
+fn ended_unseen(p: &'static Process, ending: &Ending) {
+    let captures = captures_of(p, ending);
+    let freed = take_all(p, ending);
+    has_ended(p, ending, captures);
+    uncount(p, freed, ending.context.target());
+}
+
 /// After the driver has destroyed a context and its memory has left the model.
-fn has_ended(p: &Process, ending: &Ending) {
+fn has_ended(p: &Process, ending: &Ending, captures: Captures) {
+    p.stream_captures.ended(captures);
     let Target { context, device } = ending.context.target();
     p.launched_kernels.context_ended(context);
     p.nvml.context_ended(p, device, context);
@@ -245,32 +213,16 @@ fn uncount(p: &Process, freed: ContextTotals, Target { context, device }: Target
     p.cap.went(device, Kind::Managed, freed.managed);
 }
 
-/// After the driver's answer.
-fn return_to_cap(p: &'static Process, freed: ContextTotals, target: Target) {
-    uncount(p, freed, target);
-    refresh_usage(p, target.device);
-}
-
-/// cuCtxSetLimit.
-pub fn set_limit(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    limit: CUlimit,
-    value: usize,
-) -> CUresult {
-    let target = current_target(p);
-    let growth = match limit {
-        CU_LIMIT_STACK_SIZE => stack_growth(target, value as u64),
-        _ => 0,
+pub fn set_limit(call: Call<impl Row>, limit: u32, value: usize) -> CUresult {
+    let (p, target, value) = (call.p, current_target(call.p), value as u64);
+    let (doing, growth) = match limit {
+        CU_LIMIT_STACK_SIZE => (DriverActivity::StackLimit, stack_growth(target, value)),
+        _ => (DriverActivity::OtherLimit, 0),
     };
     // A limit that needs no more memory is never refused, even while the count is over the cap.
-    let promise = match reserve(p, call.api, target, growth) {
+    let promise = match reserve(call, target, growth) {
         Ok(promise) => promise,
         Err(refused) => return refused,
-    };
-    let doing = match limit {
-        CU_LIMIT_STACK_SIZE => DriverActivity::StackLimit,
-        _ => DriverActivity::OtherLimit,
     };
     let watch = Measured::start(p, target, doing);
     let result = call.forward();
@@ -282,14 +234,13 @@ pub fn set_limit(
         // Without a measurement the forecast counts.
         let grown = watch.taken(p).unwrap_or(growth);
         p.contexts.add_growth(target.context, grown);
-        let value = value as u64;
         if limit == CU_LIMIT_STACK_SIZE {
             // A kernel may have taken more local memory before, which a smaller stack limit frees.
             let held = p.launched_kernels.local(target.context, || value);
             p.launched_kernels
                 .set_local(target.context, if grown > 0 { held.max(value) } else { value });
         }
-        watch.tracked.end(p, call.api, target, nameless);
+        watch.tracked.end(call, target, nameless);
         p.trace_writer.record(&Event::Limit { context: target.context, limit, value, grown });
     }
     result
@@ -297,17 +248,16 @@ pub fn set_limit(
 
 /// Reserves what the driver is going to take for itself. `Err`: the result for the program.
 fn reserve(
-    p: &'static Process,
-    api: Api,
+    call: Call<impl Row>,
     target: Target,
     bytes: u64,
 ) -> Result<Reservation<'static>, CUresult> {
     if bytes == 0 {
         return Ok(Reservation::none());
     }
-    let device = target.device;
+    let (p, device) = (call.p, target.device);
     let refuse = |why| {
-        let site = site(p, api, None, target, PoolId(0), 0);
+        let site = site_at(p, call.api(), None, target);
         refuse_at(p, device, site, bytes, why)
     };
     match p.cap.reserve(device, Kind::Device, bytes, || refresh_before_refusal(p, device)) {
@@ -326,13 +276,9 @@ fn stack_growth(target: Target, value: u64) -> u64 {
     launch::resident_threads(target).saturating_mul(value.saturating_sub(now))
 }
 
-fn share_with(
-    p: &'static Process,
-    api: Api,
-    peer: Ctx,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    let result = sharing(p, api, real);
+/// cuCtxEnablePeerAccess, which maps the peer's memory in this context, and cuCtxDisablePeerAccess.
+pub fn change_peer_access(call: Call<impl Row>, peer: Ctx) -> CUresult {
+    let (p, result) = (call.p, sharing(call));
     if result == CUDA_SUCCESS
         && let Some(target) = p.contexts.find(peer as u64)
     {
@@ -373,15 +319,14 @@ struct Making {
 impl Making {
     /// Before the call. `None`: it makes none, by `is_made`. `Err`: the result for the program.
     fn begin(
-        p: &'static Process,
-        api: Api,
+        call: Call<impl Row>,
         device: i32,
         is_made: impl FnOnce() -> bool,
     ) -> Result<Option<Making>, CUresult> {
-        let target = before_any(device);
+        let (p, target) = (call.p, before_any(device));
         // No context is made under a cap that cannot be understood.
         if p.cap.is_bad() {
-            let site = site(p, api, None, target, PoolId(0), 0);
+            let site = site_at(p, call.api(), None, target);
             return Err(refuse_at(p, target.device, site, 0, Why::BadCap));
         }
         let making = p.cap.making(target.device);
@@ -390,26 +335,27 @@ impl Making {
             return Ok(None);
         }
         let forecast = if turn.is_some() { making.forecast() } else { 0 };
-        let promise = reserve(p, api, target, forecast)?;
+        let promise = reserve(call, target, forecast)?;
         let watch = Measured::start(p, target, DriverActivity::Context);
         Ok(Some(Making { promise, forecast, watch, _turn: turn }))
     }
 
     /// It was made: charges and samples the bytes that it took.
-    fn made(self, p: &'static Process, api: Api, target: Target) {
+    fn made(self, call: Call<impl Row>, target: Target) {
+        let p = call.p;
         if p.launched_kernels.context_seen() {
             state::hot().launches.forget();
         }
         let bytes = self.watch.taken(p).unwrap_or(self.forecast);
         p.cap.making(target.device).measured(bytes);
         p.contexts.set_bytes(target.context, bytes);
-        self.settle(p, api, target);
+        self.settle(call, target);
     }
 
-    fn settle(self, p: &'static Process, api: Api, target: Target) {
+    fn settle(self, call: Call<impl Row>, target: Target) {
         // As in `set_limit`: charged first, then released. The reading corrects it.
-        p.cap.charge(target.device, self.forecast as i64);
+        call.p.cap.charge(target.device, self.forecast as i64);
         drop(self.promise);
-        self.watch.tracked.end(p, api, target, nameless);
+        self.watch.tracked.end(call, target, nameless);
     }
 }

@@ -1,13 +1,7 @@
 //! How much memory there is, as the program sees it: under a cap, the cap's share.
 
-use crate::driver::cuda::{CUDA_SUCCESS, CUresult};
-use crate::driver::param::Out;
-use crate::hooks::call::{Call, Function, gave};
+use super::prelude::*;
 use crate::hooks::process::refresh::refresh_before_refusal;
-use crate::hooks::process::state::Process;
-use crate::hooks::process::target::current_target;
-use crate::hooks::process::target::device_id;
-use vramtrace_format::DeviceId;
 
 /// Device bytes as shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,48 +39,39 @@ pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Sho
 }
 
 /// cuMemGetInfo; the figures of CUDA 2.0 have 32 bits.
-pub fn mem_get_info<T: Copy + Default + TryInto<u64> + TryFrom<u64>>(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Out<T>, Out<T>) -> CUresult>,
+pub fn mem_get_info<T: Copy + TryInto<u64> + TryFrom<u64>>(
+    call: Call<impl Row>,
     free: Out<T>,
     total: Out<T>,
 ) -> CUresult {
-    if !p.cap.is_set() {
-        return call.forward();
-    }
-    let (mut real_free, mut real_total) = (T::default(), T::default());
-    // SAFETY: both places outlive the call.
-    let result = unsafe { call.real_with((Out::to(&mut real_free), Out::to(&mut real_total))) };
-    if result == CUDA_SUCCESS {
-        let [total_bytes, free_bytes] =
-            [real_total, real_free].map(|figure| figure.try_into().unwrap_or(0));
-        let driver = Shown { total: total_bytes, free: free_bytes };
-        let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
-        free.set(seen.free.try_into().unwrap_or(real_free));
-        total.set(seen.total.try_into().unwrap_or(real_total));
+    let (p, result) = (call.p, call.forward());
+    if result == CUDA_SUCCESS && p.cap.is_set() {
+        let real = |figure: Out<T>| figure.get().and_then(|figure| figure.try_into().ok());
+        let real = Shown { total: real(total).unwrap_or(u64::MAX), free: real(free).unwrap_or(0) };
+        let seen = shown(p, current_target(p).device, real).unwrap_or(real);
+        for (output, bytes) in [(free, seen.free), (total, seen.total)] {
+            if let Ok(bytes) = bytes.try_into() {
+                output.set(bytes);
+            }
+        }
     }
     result
 }
 
-/// The whole device, as the program is shown it.
-fn total_shown(p: &'static Process, device: i32, total: u64) -> u64 {
-    let device = device_id(device);
-    let group = p.cap.enforced_by_group(device).map(|(limit, _)| limit);
-    p.cap.enforced(device).into_iter().chain(group).fold(total, u64::min)
-}
-
 /// cuDeviceTotalMem; the figure of CUDA 2.0 has 32 bits.
 pub fn device_total_mem<T: Copy + TryInto<u64> + TryFrom<u64>>(
-    p: &'static Process,
-    call: &Call<impl Function>,
+    call: Call<impl Row>,
     bytes: Out<T>,
     device: i32,
 ) -> CUresult {
+    let (p, device) = (call.p, device_id(device));
     gave(call.forward(), bytes, |real| {
         if p.cap.is_set()
             && let Ok(total) = real.try_into()
         {
-            bytes.set(total_shown(p, device, total).try_into().unwrap_or(real));
+            let group = p.cap.enforced_by_group(device).map(|(limit, _)| limit);
+            let total = p.cap.enforced(device).into_iter().chain(group).fold(total, u64::min);
+            bytes.set(total.try_into().unwrap_or(real));
         }
     })
 }

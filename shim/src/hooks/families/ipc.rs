@@ -1,155 +1,123 @@
 //! Memory that another process or another API owns. It counts in no sum and under no cap. The ledger
 //! holds it, since the same calls free it.
 
-use crate::driver::api::Api;
-use crate::driver::cuda::*;
-use crate::driver::depth::inside;
-use crate::driver::functions::driver;
-use crate::driver::param::{In, Out};
+use super::prelude::*;
 use crate::hooks::call::accounting::{begin_free, enter, free_failed};
 use crate::hooks::call::attribution::sharing;
-use crate::hooks::call::request::site;
-use crate::hooks::call::{Call, Function, gave, hooks};
-use crate::hooks::process::state::Process;
-use crate::hooks::process::target::current_target;
-use crate::model::contexts::Target;
-use crate::model::ledger::Entry;
-use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
 /// Memory of this process that is exported to others. It is marked, because an allocator setting that
 /// splits such allocations would break the export.
-pub fn share(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    _handle: Out<CUipcMemHandle>,
-    dptr: u64,
-) -> CUresult {
-    let result = call.forward();
+pub fn share(call: Call<impl Row>, dptr: u64) -> CUresult {
+    let (p, result) = (call.p, call.forward());
     if result == CUDA_SUCCESS {
         p.exports.add(dptr);
-        let site = site(p, call.api, None, current_target(p), PoolId(0), 0);
-        let stack = crate::hooks::process::stacks::stack(p);
-        p.trace_writer.record(&Event::Shared { address: dptr, site, stack });
+        let site = site_at(p, call.api(), None, current_target(p));
+        p.trace_writer.record(&Event::Shared { address: dptr, site, stack: stack(p) });
     }
     result
 }
 
 /// Opens are counted by the driver: the same handle gives the same address again.
-pub fn open(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    dptr: Out<u64>,
-    _handle: CUipcMemHandle,
-    _flags: u32,
-) -> CUresult {
-    gave(sharing(p, call.api, || call.forward()), dptr, |address| {
-        if again(p, address) {
+pub fn open(call: Call<impl Row>, dptr: Out<u64>) -> CUresult {
+    let p = call.p;
+    gave(sharing(call), dptr, |address| {
+        if count_opens(p, address, 1) {
             return;
         }
         let (size, target) = (size_at(address), current_target(p));
-        let entry = entry(p, call.api, Space::Device, address, size, target);
-        let order = p.imports.order();
+        let entry = imported(p, call.api(), (Space::Device, address), size, target);
+        let order = p.imports.lock();
         // Another thread may have opened the same handle meanwhile.
-        if !again(p, address) {
+        if !count_opens(p, address, 1) {
             enter(p, &entry);
         }
         drop(order);
     })
 }
 
-/// One more open of an address that is already here.
-fn again(p: &'static Process, address: u64) -> bool {
-    p.ledger.get(Space::Device, address).is_some_and(|entry| entry.kind == Kind::Imported)
-        && p.ledger.add_refs(Space::Device, address, 1).is_some()
+/// Whether the address is of memory that was imported.
+pub(in crate::hooks) fn is_import(p: &Process, address: u64) -> bool {
+    let known = p.ledger.get(Space::Device, address);
+    known.is_some_and(|entry| entry.kind == Kind::Imported)
 }
 
-/// cuIpcCloseMemHandle.
-pub fn close(p: &'static Process, call: &Call<impl Function>, dptr: u64) -> CUresult {
-    release(p, call.api, dptr, || sharing(p, call.api, || call.forward()))
+/// One more open of an address that is here, or one less. False: it is not here.
+fn count_opens(p: &Process, address: u64, more: i32) -> bool {
+    is_import(p, address) && p.ledger.add_refs(Space::Device, address, more).is_some()
 }
 
-/// Drops one open of an imported address, the last one being its free. The driver refuses an address
-/// that is no import.
-fn release(
-    p: &'static Process,
-    api: Api,
-    address: u64,
-    real: impl FnOnce() -> CUresult,
-) -> CUresult {
-    let order = p.imports.order();
+/// cuIpcCloseMemHandle. The last one of an address is its free. The driver refuses an address that is no import.
+pub fn close(call: Call<impl Row>, address: u64) -> CUresult {
+    let p = call.p;
+    let order = p.imports.lock();
     // In the order of the ledger: the driver gives the address again before this call has ended.
-    let last = begin_free(p, api, (Space::Device, address), |entry| {
+    let last = begin_free(p, call.api(), (Space::Device, address), |entry| {
         entry.kind == Kind::Imported && entry.refs <= 1
     });
-    let counted = match last {
-        Some(_) => None,
-        None => p
-            .ledger
-            .get(Space::Device, address)
-            .filter(|entry| entry.kind == Kind::Imported)
-            .and_then(|_| p.ledger.add_refs(Space::Device, address, -1)),
-    };
+    let is_counted = last.is_none() && count_opens(p, address, -1);
     drop(order);
-    let result = real();
+    let result = sharing(call);
     if result != CUDA_SUCCESS {
         match last {
             Some((removed, site)) => free_failed(p, &removed, site, result),
-            None => {
-                counted.and_then(|_| p.ledger.add_refs(Space::Device, address, 1));
-            }
+            None if is_counted => drop(p.ledger.add_refs(Space::Device, address, 1)),
+            None => {}
         }
     }
     result
 }
 
-hooks! { p, call:
-    /// cuMemPoolImportPointer.
-    pool_import_pointer(ptr: Out<u64>, pool: Pool, data: Out<CUmemPoolPtrExportData>) =
-        gave(sharing(p, call.api, || call.forward()), ptr, |address| {
-            let target = Target { device: device_of(address), ..current_target(p) };
-            book(p, call.api, Space::Device, address, size_at(address), target);
+pub fn pool_import_pointer(call: Call<impl Row>, ptr: Out<u64>) -> CUresult {
+    gave(sharing(call), ptr, |address| {
+        let device = answer(-1, |ordinal| {
+            let room = (&raw mut *ordinal).cast();
+            let ask = driver().pointer_get_attribute?;
+            // SAFETY: room for the answer, which is an integer.
+            Some(unsafe { ask(room, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) })
         });
-    /// Freed with cuMemFree; cuDestroyExternalMemory leaves it alone.
-    external_buffer(dptr: Out<u64>, memory: ExtMem, descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>) =
-        gave(sharing(p, call.api, || call.forward()), dptr, |address| {
-            if let Some(descriptor) = descriptor.get() {
-                book(p, call.api, Space::Device, address, descriptor.size, current_target(p));
-            }
-        });
-    /// Freed with cuMipmappedArrayDestroy. Its size is not known.
-    external_mipmap(
-        array: Out<MArray>,
-        memory: ExtMem,
-        descriptor: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>,
-    ) = gave(sharing(p, call.api, || call.forward()), array, |array| {
-        book(p, call.api, Space::Array, array as u64, 0, current_target(p));
-    });
+        let device = device_id(device.unwrap_or(-1));
+        let target = Target { device, ..current_target(call.p) };
+        import(call, (Space::Device, address), size_at(address), target);
+    })
 }
 
-pub(in crate::hooks) fn book(
-    p: &'static Process,
-    api: Api,
-    space: Space,
-    key: u64,
-    size: u64,
-    target: Target,
-) {
-    enter(p, &entry(p, api, space, key, size, target));
+/// Freed with cuMemFree; cuDestroyExternalMemory leaves it alone.
+pub fn external_buffer(
+    call: Call<impl Row>,
+    dptr: Out<u64>,
+    descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>,
+) -> CUresult {
+    gave(sharing(call), dptr, |address| {
+        if let Some(descriptor) = descriptor.get() {
+            import(call, (Space::Device, address), descriptor.size, current_target(call.p));
+        }
+    })
 }
 
-fn entry(
+/// Freed with cuMipmappedArrayDestroy. Its size is not known.
+pub fn external_mipmap(call: Call<impl Row>, array: Out<MArray>) -> CUresult {
+    gave(sharing(call), array, |array| {
+        import(call, (Space::Array, array as u64), 0, current_target(call.p));
+    })
+}
+
+/// The call has given memory of others.
+pub(in crate::hooks) fn import(call: Call<impl Row>, at: (Space, u64), size: u64, target: Target) {
+    enter(call.p, &imported(call.p, call.api(), at, size, target));
+}
+
+pub(in crate::hooks) fn imported(
     p: &'static Process,
     api: Api,
-    space: Space,
-    key: u64,
+    (space, key): (Space, u64),
     size: u64,
     target: Target,
 ) -> Entry {
     Entry {
         space,
         context: target.context,
-        site: site(p, api, Some(Kind::Imported), target, PoolId(0), 0),
-        stack: crate::hooks::process::stacks::stack(p),
+        site: site_at(p, api, Some(Kind::Imported), target),
+        stack: stack(p),
         time_ns: p.clock.now_ns(),
         ..Entry::new(Kind::Imported, key, size, target.device)
     }
@@ -157,21 +125,7 @@ fn entry(
 
 /// Bytes of the allocation that contains the address; 0: the driver gives no answer.
 pub(in crate::hooks) fn size_at(address: u64) -> u64 {
-    let (mut base, mut size) = (0, 0);
-    let ask = driver().mem_get_address_range;
-    let result = ask.map(|ask| inside(|| ask(&mut base, &mut size, address)));
-    if result == Some(CUDA_SUCCESS) { size as u64 } else { 0 }
-}
-
-fn device_of(address: u64) -> DeviceId {
-    let mut ordinal = -1i32;
-    let result = driver().pointer_get_attribute.map(|ask| {
-        let room = (&raw mut ordinal).cast();
-        // SAFETY: room for the answer.
-        inside(|| unsafe { ask(room, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) })
-    });
-    match result {
-        Some(CUDA_SUCCESS) => crate::hooks::process::target::device_id(ordinal),
-        _ => DeviceId::UNKNOWN,
-    }
+    let mut base = 0;
+    let size = answer(0, |size| Some(driver().mem_get_address_range?(&mut base, size, address)));
+    size.unwrap_or(0) as u64
 }

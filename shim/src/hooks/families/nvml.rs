@@ -2,27 +2,27 @@
 //! own context (a monitor) sees the real ones.
 
 use super::info::{Shown, shown};
-use crate::driver::cuda::{CUresult, NvmlDevice, NvmlMemory, NvmlMemory_v2};
-use crate::driver::param::Out;
-use crate::hooks::call::{gave, hooks};
-use crate::hooks::process::state::Process;
+use super::prelude::*;
 
-hooks! { p, call:
-    /// nvmlDeviceGetMemoryInfo.
-    memory_info(device: NvmlDevice, memory: Out<NvmlMemory>) =
-        gave(call.forward(), memory, |real| {
-            if let Some(seen) = seen(p, device, real.total, real.free) {
-                memory.set(NvmlMemory { total: seen.total, free: seen.free, used: seen.used() });
-            }
-        });
-    /// nvmlDeviceGetMemoryInfo_v2.
-    memory_info_v2(device: NvmlDevice, memory: Out<NvmlMemory_v2>) =
-        gave(call.forward(), memory, |real| {
-            if let Some(seen) = seen(p, device, real.total, real.free) {
-                let (total, free, used) = (seen.total, seen.free, seen.used());
-                memory.set(NvmlMemory_v2 { total, reserved: 0, free, used, ..real });
-            }
-        });
+pub fn memory_info(call: Call<impl Row>, device: NvmlDevice, memory: Out<NvmlMemory>) -> CUresult {
+    gave(call.forward(), memory, |real| {
+        if let Some(seen) = seen(call.p, device, real.total, real.free) {
+            memory.set(NvmlMemory { total: seen.total, free: seen.free, used: seen.used() });
+        }
+    })
+}
+
+pub fn memory_info_v2(
+    call: Call<impl Row>,
+    device: NvmlDevice,
+    memory: Out<NvmlMemory_v2>,
+) -> CUresult {
+    gave(call.forward(), memory, |real| {
+        if let Some(seen) = seen(call.p, device, real.total, real.free) {
+            let (total, free, used) = (seen.total, seen.free, seen.used());
+            memory.set(NvmlMemory_v2 { total, reserved: 0, free, used, ..real });
+        }
+    })
 }
 
 /// `None`: the program gets NVML's own figures.

@@ -1,70 +1,45 @@
 //! Sparse arrays: tiles that physical objects back, each of which is a reference.
 
+use super::prelude::*;
 use super::vmm::{apply_settled, settle, untie};
-use crate::driver::api::Api;
-use crate::driver::cuda::*;
-use crate::driver::param::In;
 use crate::hooks::call::after_call::unfollowed;
-use crate::hooks::call::{Call, Function};
-use crate::hooks::process::state::Process;
-use crate::hooks::process::target::current_target;
 use crate::model::vmm::{Dropped, Owner, Region};
 use crate::runtime::fallible::{TryPush, list_of, vec_of};
 
 /// cuMemMapArrayAsync: maps tiles of sparse arrays. The driver maps them later, in stream order;
 /// references are counted at the call.
-pub fn map_array_async(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    list: In<CUarrayMapInfo>,
-    count: u32,
-    _stream: Stream,
-) -> CUresult {
-    if list.is_null() {
-        return call.forward();
-    }
-    let real = || call.forward();
-    let number = count as usize;
+pub fn map_array_async(call: Call<impl Row>, list: In<CUarrayMapInfo>, count: u32) -> CUresult {
+    let (p, api) = (call.p, call.api());
+    let number = if list.is_null() { 0 } else { count as usize };
     let tiles = (0..number).map_while(|n| list.at(n).get()).map(|info| Tile::read(&info.words));
-    let room = list_of(number, tiles).and_then(|tiles| Ok((tiles, vec_of::<Step>(number)?)));
-    let Ok((tiles, mut steps)) = room else {
-        return unfollowed(p, current_target(p).device).unwrap_or_else(real);
-    };
+    let room = list_of(number, tiles).and_then(|tiles| Ok((tiles, vec_of(number)?)));
+    let Ok((tiles, mut steps)) = room else { return unfollowed(call, current_target(p).device) };
     {
         let mut vmm = p.vmm.lock();
         for tile in &tiles {
-            let step = match tile.memory {
-                Some(handle) => Step::Map(vmm.hold_handle(handle)),
-                None => Step::Unmap(untie(p, call.api, &mut vmm, tile.array, Some(tile.region))),
+            let step: (Option<u64>, Dropped) = match tile.memory {
+                Some(handle) => (vmm.hold_handle(handle), Dropped::default()),
+                None => (None, untie(p, api, &mut vmm, tile.array, Some(tile.region))),
             };
             let _ = steps.try_push(step);
         }
     }
-    let result = real();
-    for (tile, step) in tiles.iter().zip(steps) {
-        match step {
-            Step::Unmap(dropped) => settle(p, call.api, dropped, result),
-            Step::Map(None) => {}
-            Step::Map(Some(object)) => {
-                let mut vmm = p.vmm.lock();
-                let settled = if result == CUDA_SUCCESS {
-                    // The tile loses its previous memory.
-                    let before = untie(p, call.api, &mut vmm, tile.array, Some(tile.region));
-                    vmm.held_by_tie(tile.array, tile.region, object);
-                    vmm.settle(before, true)
-                } else {
-                    vmm.drop_hold(object)
-                };
-                apply_settled(p, call.api, &mut vmm, settled, result);
-            }
-        }
+    let result = call.forward();
+    for (tile, (held, dropped)) in tiles.iter().zip(steps) {
+        settle(p, api, dropped, result);
+        let Some(object) = held else { continue };
+        let mut vmm = p.vmm.lock();
+        let settled = if result == CUDA_SUCCESS {
+            // The tile loses its previous memory.
+            let before = untie(p, api, &mut vmm, tile.array, Some(tile.region));
+            vmm.held_by_tie(tile.array, tile.region, object);
+            vmm.settle(before, true)
+        } else {
+            vmm.drop_hold(object)
+        };
+        apply_settled(p, api, &mut vmm, settled, result);
     }
     result
-}
-
-enum Step {
-    Map(Option<u64>),
-    Unmap(Dropped),
 }
 
 /// The fields of one list element that are used here.
@@ -94,21 +69,6 @@ impl Tile {
         let memory = (half(56) != UNMAP).then_some(words[8]);
         Tile { array: Owner::Array(words[1]), region, memory }
     }
-}
-
-/// Destroys an array, and drops the references of its tiles.
-pub(in crate::hooks) fn destroy_with_tiles(
-    p: &'static Process,
-    api: Api,
-    array: u64,
-    destroy: impl FnOnce() -> CUresult,
-) -> CUresult {
-    let tiles = untie(p, api, &mut p.vmm.lock(), Owner::Array(array), None);
-    let result = destroy();
-    if !tiles.is_empty() {
-        settle(p, api, tiles, result);
-    }
-    result
 }
 
 #[cfg(test)]

@@ -19,12 +19,13 @@
 
 use crate::driver::api::Api;
 use crate::hooks::call::request::site;
-use crate::hooks::families::{torch_requests, torch_samples, torch_streams};
+use crate::hooks::families::{torch_calls, torch_requests, torch_samples, torch_streams};
 use crate::hooks::process::stacks;
 use crate::hooks::process::state::{self, Process};
 use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use crate::model::torch_lanes::{self, Lane};
+use crate::model::torch_requests::forget;
 use crate::model::torch_totals::CacheTotals;
 use crate::runtime::rare::rare;
 use std::ffi::c_void;
@@ -43,22 +44,29 @@ pub(super) fn device(word: u64) -> Option<DeviceId> {
     (kind == CUDA).then_some(id)
 }
 
-/// A block was allocated (`size` above 0) or freed (below). The totals are the cache's own, after
-/// it.
-pub(super) fn memory(
-    p: &'static Process,
-    (api, caller): (Api, usize),
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-    word: u64,
-) {
-    let Some(device) = device(word).filter(|_| p.config.tensors != Tensors::Off) else {
+/// What a call reports: a block that was allocated (`size` above 0) or freed (below), and the cache's own totals after it.
+#[derive(Clone, Copy)]
+pub struct Report {
+    pub at: *mut c_void,
+    pub size: i64,
+    pub allocated: usize,
+    pub reserved: usize,
+    /// See [`device`].
+    pub device: u64,
+}
+
+impl Report {
+    #[inline(always)]
+    pub(super) fn totals(self) -> CacheTotals {
+        CacheTotals { allocated: self.allocated as u64, reserved: self.reserved as u64 }
+    }
+}
+
+pub(super) fn memory(p: &'static Process, (api, caller): (Api, usize), report: Report) {
+    let Some(device) = device(report.device).filter(|_| p.config.tensors != Tensors::Off) else {
         return rare();
     };
-    let key = at as u64;
-    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
+    let (key, size, totals) = (report.at as u64, report.size, report.totals());
     if let Some(sampling) = &p.block_sampling {
         rare();
         return torch_samples::memory(p, sampling, (api, caller), device, (key, size), totals);
@@ -181,22 +189,32 @@ pub(super) fn block_freed(p: &'static Process, key: u64) -> bool {
 /// The caching allocator is out of memory: it has freed its unused segments, asked the driver again, and
 /// gives up.
 pub fn out_of_memory(
-    p: &'static Process,
-    _: Api,
+    api: Api,
     size: i64,
     allocated: usize,
     reserved: usize,
     word: u64,
+    caller: usize,
 ) {
+    type Real = unsafe extern "C-unwind" fn(i64, usize, usize, u64);
+    let real = torch_calls::real(api, caller);
+    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
+    torch_calls::run(api, |p| gave_up(p, size.max(0) as u64, totals, word));
+    if let Some(real) = real {
+        // SAFETY: the real function of this name, with its type: the program's own call, with its arguments.
+        unsafe { core::mem::transmute::<usize, Real>(real)(size, allocated, reserved, word) }
+    }
+}
+
+fn gave_up(p: &'static Process, size: u64, totals: CacheTotals, word: u64) {
     let Some(device) = device(word) else { return };
-    let (allocated, reserved) = (allocated as u64, reserved as u64);
-    let (size, stack) = (size.max(0) as u64, stacks::stack(p));
-    crate::model::torch_requests::forget();
+    let (stack, CacheTotals { allocated, reserved }) = (stacks::stack(p), totals);
+    forget();
     if p.config.tensors != Tensors::Off {
-        report(p, device, CacheTotals { allocated, reserved });
+        report(p, device, totals);
         p.trace_writer.record(&Event::CacheOom { device, size, allocated, reserved, stack });
     }
-    p.oom.gave_up(p, device, size, stack, CacheTotals { allocated, reserved });
+    p.oom.gave_up(p, device, size, stack, totals);
 }
 
 #[cfg(test)]

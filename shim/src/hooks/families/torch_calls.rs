@@ -104,24 +104,61 @@ pub fn find_library() {
     }
 }
 
-/// The function of a library of the usual name, for callers that are not linked to it. `known` keeps it. The loader is asked:
-/// not for the functions above.
-#[cold]
-pub fn function_of(library: &CStr, name: &str, known: &AtomicUsize) -> Option<usize> {
-    let kept = known.load(Ordering::Relaxed);
-    if kept != 0 {
-        return Some(kept);
+/// A function that is exported in front of the library of a usual name.
+pub struct Interposed {
+    linked: LinkedFunctions<1>,
+    name: &'static str,
+    library: &'static CStr,
+    /// Where it is, for callers that are not linked to it; 0: not known.
+    by_name: AtomicUsize,
+}
+
+impl Interposed {
+    pub const fn new(name: &'static str, library: &'static CStr) -> Interposed {
+        let linked = LinkedFunctions::new([name]);
+        Interposed { linked, name, library, by_name: AtomicUsize::new(0) }
     }
-    let errno = errno::get();
-    let open = || loader::dlopen(library, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-    let handle = depth::inside(open);
-    errno::set(errno);
-    if handle.is_null() {
-        return None;
+
+    /// The function that the code at `caller` would have called without the export.
+    #[inline]
+    pub fn real(&self, caller: usize) -> Option<usize> {
+        self.linked.real(0, caller, || self.by_name())
     }
-    // SAFETY: `dlopen` returned the handle, and it is never closed.
-    let object = unsafe { Object::of_handle(handle) };
-    let found = object.function(name.as_bytes())?;
-    known.store(found, Ordering::Relaxed);
-    Some(found)
+
+    /// The same for a library that is linked to it and has called before: neither a lock nor the loader.
+    #[inline(always)]
+    pub fn known(&self, caller: usize) -> Option<usize> {
+        self.linked.known(0, caller).filter(|real| *real != 0)
+    }
+
+    /// Where such a library is, and its function.
+    pub fn known_caller(&self, caller: usize) -> Option<(Range<usize>, usize)> {
+        self.linked.known_caller(caller).map(|(library, [real])| (library, real))
+    }
+
+    /// Whether this library has a function of the name.
+    pub fn is_in(&self, object: &Object) -> bool {
+        object.function(self.name.as_bytes()).is_some()
+    }
+
+    /// The loader is asked: not for functions that are called below PyTorch's lock.
+    #[cold]
+    fn by_name(&self) -> Option<usize> {
+        let kept = self.by_name.load(Ordering::Relaxed);
+        if kept != 0 {
+            return Some(kept);
+        }
+        let errno = errno::get();
+        let open = || loader::dlopen(self.library, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        let handle = depth::inside(open);
+        errno::set(errno);
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: `dlopen` returned the handle, and it is never closed.
+        let object = unsafe { Object::of_handle(handle) };
+        let found = object.function(self.name.as_bytes())?;
+        self.by_name.store(found, Ordering::Relaxed);
+        Some(found)
+    }
 }

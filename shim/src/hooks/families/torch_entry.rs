@@ -4,12 +4,11 @@
 use crate::driver::api::Api;
 use crate::driver::depth;
 use crate::hooks::call::after_call;
-use crate::hooks::families::torch::{device, memory, recorded};
+use crate::hooks::families::torch::{Report, device, memory, recorded};
 use crate::hooks::families::torch_calls::{find, index};
 use crate::hooks::families::torch_samples;
 use crate::hooks::process::state::{self, Process};
 use crate::hooks::process::timed;
-use crate::model::torch_totals::CacheTotals;
 use crate::runtime::panic_boundary;
 use crate::runtime::rare::rare;
 use crate::runtime::{clock, errno};
@@ -246,8 +245,8 @@ extern "C-unwind" fn reported(
     let began = if depth.is_sampled() { began() } else { 0 };
     match device(words.0) {
         Some(device) => {
-            let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
-            recorded(process, words.api(), device, (at as u64, size), totals);
+            let report = Report { at, size, allocated, reserved, device: words.0 };
+            recorded(process, words.api(), device, (at as u64, size), report.totals());
         }
         None => rare(),
     }
@@ -277,7 +276,8 @@ extern "C-unwind" fn uncommon(
     words: Words,
     caller: usize,
 ) -> usize {
-    let (api, word) = (words.api(), words.0);
+    let api = words.api();
+    let report = Report { at, size, allocated, reserved, device: words.0 };
     let reports = &state::hot().reports;
     // First, since the hook may ask which libraries call.
     let real = reports.real(index(api), caller).unwrap_or_else(|| find(api, caller));
@@ -289,16 +289,16 @@ extern "C-unwind" fn uncommon(
     let errno = depth.errno();
     let kept = errno.get();
     let mut began = 0;
-    if torch_samples::is_timed(api, caller, word).unwrap_or_else(|| depth.is_sampled()) {
+    if torch_samples::is_timed(api, caller, words.0).unwrap_or_else(|| depth.is_sampled()) {
         rare();
         began = clock::mono_ns();
-        if torch_samples::timed_passed(api, caller, at, size, allocated, reserved, word) {
+        if torch_samples::timed_passed(api, caller, report) {
             began = after_timed_pass(process, began);
         }
     }
     if began != PASSED {
         process.usage.test_panic(api);
-        memory(process, (api, caller), at, size, allocated, reserved, word);
+        memory(process, (api, caller), report);
         after_call::after_block(process);
         if began != 0 {
             timed::ended(process, began);

@@ -6,19 +6,17 @@
 //! is the exception: then the loader is asked for libtorch_cpu.so.
 
 use crate::driver::api::Api;
-use crate::hooks::families::torch_calls;
+use crate::hooks::families::torch_calls::{self, Interposed};
 use crate::hooks::process::state::Process;
-use crate::interpose::linked::LinkedFunctions;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
-const GET_AND_INCREMENT: &str = "_ZN2at15sequence_number17get_and_incrementEv";
-
-static FUNCTION: LinkedFunctions<1> = LinkedFunctions::new([GET_AND_INCREMENT]);
+static FUNCTION: Interposed =
+    Interposed::new("_ZN2at15sequence_number17get_and_incrementEv", c"libtorch_cpu.so");
 
 /// A node is made: returns its number.
 #[inline]
 pub fn made(api: Api, caller: usize) -> u64 {
-    let Some(real) = FUNCTION.real(0, caller, by_name) else { return without_function() };
+    let Some(real) = FUNCTION.real(caller) else { return without_function() };
     // SAFETY: `static uint64_t at::sequence_number::get_and_increment()`, the program's own call.
     let number = unsafe { core::mem::transmute::<usize, extern "C-unwind" fn() -> u64>(real) }();
     let made = |process: &'static Process| {
@@ -26,12 +24,6 @@ pub fn made(api: Api, caller: usize) -> u64 {
     };
     torch_calls::run(api, made);
     number
-}
-
-#[cold]
-fn by_name() -> Option<usize> {
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    torch_calls::function_of(c"libtorch_cpu.so", GET_AND_INCREMENT, &KNOWN)
 }
 
 /// The number of a node where the real function cannot be found: like the real ones, each is greater than those before it

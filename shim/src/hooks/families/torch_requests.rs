@@ -8,32 +8,31 @@
 //! Where samples of blocks are recorded nothing reads the requests: the calls are [`passed`].
 
 use crate::driver::api::Api;
-use crate::driver::pointers;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::torch_calls;
+use crate::hooks::families::torch_calls::{self, Interposed};
 use crate::hooks::process::state::{self, Process};
-use crate::interpose::linked::LinkedFunctions;
 use crate::model::torch_requests::{self, Request};
 use crate::runtime::log;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::block_size::MIN_BLOCK;
 use vramtrace_format::{BLOCK_REQUESTS, Definition, DeviceId};
-
-const OF_CUDA: &str =
-    "_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm";
-const OF_ALL: &str =
-    "_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm";
 
 const DIVISIONS_OF_CUDA: Api =
     Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm;
 const DIVISIONS_OF_ALL: Api =
     Api::_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm;
 
-static IN_LIBC10_CUDA: LinkedFunctions<1> = LinkedFunctions::new([OF_CUDA]);
-static IN_LIBC10: LinkedFunctions<1> = LinkedFunctions::new([OF_ALL]);
+static IN_LIBC10_CUDA: Interposed = Interposed::new(
+    "_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm",
+    c"libc10_cuda.so",
+);
+static IN_LIBC10: Interposed = Interposed::new(
+    "_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm",
+    c"libc10.so",
+);
 
 #[inline(always)]
-fn linked(api: Api) -> &'static LinkedFunctions<1> {
+fn interposed(api: Api) -> &'static Interposed {
     match api {
         DIVISIONS_OF_CUDA => &IN_LIBC10_CUDA,
         _ => &IN_LIBC10,
@@ -61,7 +60,7 @@ pub fn may_pass(caller: usize) {
     let allocator = &state::hot().allocator;
     for api in [DIVISIONS_OF_CUDA, DIVISIONS_OF_ALL] {
         if !allocator.is_known(place(api))
-            && let Some((library, [real])) = linked(api).known_caller(caller)
+            && let Some((library, real)) = interposed(api).known_caller(caller)
         {
             torch_calls::pass(place(api), library, real);
         }
@@ -71,9 +70,9 @@ pub fn may_pass(caller: usize) {
 /// `static size_t roundup_power2_divisions(size_t)`: the divisions for a request of this size. Those of the real function.
 #[inline(always)]
 pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
-    let function = linked(api);
-    let known = function.known(0, caller).filter(|real| *real != 0);
-    let Some(real) = known.or_else(|| deferred(|| find(api, function, caller))) else { return 0 };
+    let function = interposed(api);
+    let known = function.known(caller);
+    let Some(real) = known.or_else(|| deferred(|| find(api, caller))) else { return 0 };
     // SAFETY: the real function of this name, with the program's own argument.
     let real = unsafe { core::mem::transmute::<usize, extern "C-unwind" fn(u64) -> u64>(real) };
     let divisions = real(requested);
@@ -83,20 +82,10 @@ pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
 
 #[cold]
 #[inline(never)]
-fn find(api: Api, function: &'static LinkedFunctions<1>, caller: usize) -> Option<usize> {
-    static KNOWN_IN_CUDA: AtomicUsize = AtomicUsize::new(0);
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    let (library, name, known) = match api {
-        DIVISIONS_OF_CUDA => (c"libc10_cuda.so", OF_CUDA, &KNOWN_IN_CUDA),
-        _ => (c"libc10.so", OF_ALL, &KNOWN),
-    };
-    let by_name = || {
-        let found = pointers::known(api).map(|real| real as usize);
-        found.or_else(|| torch_calls::function_of(library, name, known))
-    };
-    let real = function.real(0, caller, by_name);
-    if real.is_none() && !TOLD.swap(true, Ordering::Relaxed) {
+fn find(api: Api, caller: usize) -> Option<usize> {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let real = interposed(api).real(caller);
+    if real.is_none() && !SAID.swap(true, Ordering::Relaxed) {
         log::line(format_args!(
             "roundup_power2_divisions was called, and no library has it: PyTorch's requests are rounded as by default"
         ));

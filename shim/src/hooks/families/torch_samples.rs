@@ -11,27 +11,20 @@
 
 use crate::driver::api::Api;
 use crate::driver::depth::SAMPLED_ONE_OF;
-use crate::hooks::families::torch::{CUDA, block_allocated, block_freed, record_totals, report};
+use crate::hooks::families::torch::{
+    CUDA, Report, block_allocated, block_freed, record_totals, report,
+};
 use crate::hooks::families::{torch_calls, torch_requests};
 use crate::hooks::process::state::{self, Process};
 use crate::model::block_sampling::{BlockSampling, Chosen, DeviceBlocks};
 use crate::model::torch_totals::CacheTotals;
-use std::ffi::c_void;
 use vramtrace_format::DeviceId;
 
 /// Counts a call for which nothing is recorded: returns the real function.
 #[inline(always)]
-pub fn passed(
-    api: Api,
-    caller: usize,
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-    word: u64,
-) -> Option<usize> {
-    let device = counted_device(api, caller, word)?;
-    (device.is_untimed() && is_passed(device, at, size, allocated, reserved))
+pub fn passed(api: Api, caller: usize, report: Report) -> Option<usize> {
+    let device = counted_device(api, caller, report.device)?;
+    (device.is_untimed() && is_passed(device, report))
         .then(|| state::hot().allocator.real(torch_calls::index(api)))
 }
 
@@ -46,17 +39,8 @@ pub fn is_timed(api: Api, caller: usize, word: u64) -> Option<bool> {
 
 /// The same as [`passed`] for a call that is timed.
 #[inline(always)]
-pub fn timed_passed(
-    api: Api,
-    caller: usize,
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-    word: u64,
-) -> bool {
-    counted_device(api, caller, word)
-        .is_some_and(|device| is_passed(device, at, size, allocated, reserved))
+pub fn timed_passed(api: Api, caller: usize, report: Report) -> bool {
+    counted_device(api, caller, report.device).is_some_and(|device| is_passed(device, report))
 }
 
 /// The device of a call that may pass. The first look is that at the caller: with all blocks recorded it is the only one.
@@ -72,15 +56,8 @@ fn counted_device(api: Api, caller: usize, word: u64) -> Option<&'static DeviceB
 }
 
 #[inline(always)]
-fn is_passed(
-    device: &DeviceBlocks,
-    at: *mut c_void,
-    size: i64,
-    allocated: usize,
-    reserved: usize,
-) -> bool {
-    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
-    state::hot().figures.pass(device, at as u64, size, totals)
+fn is_passed(device: &DeviceBlocks, report: Report) -> bool {
+    state::hot().figures.pass(device, report.at as u64, report.size, report.totals())
 }
 
 /// A call that is not passed. Of the block: its address and size.

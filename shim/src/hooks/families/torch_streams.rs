@@ -5,40 +5,33 @@
 //! from inside the library. So the recorder need not ask `getCurrentCUDAStream`: that one's first call on a thread takes
 //! the loader's lock, which may not happen below PyTorch's lock.
 
+use crate::driver::api::Api;
 use crate::driver::cuda::{CU_STREAM_CAPTURE_STATUS_ACTIVE, CUstreamCaptureStatus};
 use crate::driver::param::Out;
-use crate::hooks::families::torch_calls;
+use crate::hooks::families::torch::CUDA;
+use crate::hooks::families::torch_calls::{self, Interposed};
 use crate::hooks::process::state::Process;
-use crate::interpose::linked::LinkedFunctions;
 use crate::model::torch_lanes;
 use crate::runtime::found::hold;
 use crate::runtime::log;
 use crate::runtime::mapped_modules::Loaded;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use vramtrace_format::{BLOCK_STREAMS, Definition};
 
-const SET_CURRENT: &str = "_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE";
-
-static FUNCTION: LinkedFunctions<1> = LinkedFunctions::new([SET_CURRENT]);
+static FUNCTION: Interposed =
+    Interposed::new("_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE", c"libc10_cuda.so");
 
 /// `c10::cuda::setCurrentCUDAStream(CUDAStream)`. The argument is a structure of 16 bytes in two registers: type and
 /// index of the device in the low two bytes of the first, the stream's id in the second.
 #[inline]
-pub fn set_current(device: u64, stream: u64, caller: usize) {
-    const CUDA: u8 = 1;
+pub fn set_current(_: Api, device: u64, stream: u64, caller: usize) {
     let [kind, index, ..] = device.to_le_bytes();
     if kind == CUDA {
         torch_lanes::set_stream(index, stream);
     }
-    let Some(real) = FUNCTION.real(0, caller, by_name) else { without_function() };
+    let Some(real) = FUNCTION.real(caller) else { without_function() };
     // SAFETY: the real function of this name, with the registers of the program's own call.
     unsafe { core::mem::transmute::<usize, extern "C-unwind" fn(u64, u64)>(real)(device, stream) }
-}
-
-#[cold]
-fn by_name() -> Option<usize> {
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    torch_calls::function_of(c"libc10_cuda.so", SET_CURRENT, &KNOWN)
 }
 
 /// Only a caller that is linked to the function, or has looked it up, comes here: there is one. To go on without it would
@@ -66,8 +59,7 @@ pub fn note_recorded(p: &'static Process) {
     }
     let has_function = |library: Loaded| {
         // SAFETY: it is loaded, and held.
-        let object = unsafe { library.object() };
-        object.function(SET_CURRENT.as_bytes()).is_some()
+        FUNCTION.is_in(&unsafe { library.object() })
     };
     if hold(|| torch_calls::callers().any(has_function)) == Some(true) {
         let value = "current".into();

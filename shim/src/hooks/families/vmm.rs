@@ -5,82 +5,64 @@
 //! ([`crate::model::vmm`]). The end of an object is entered in the ledger and the file while the lock
 //! of the objects is held.
 
-use crate::driver::api::Api;
-use crate::driver::cuda::*;
-use crate::driver::depth::inside;
-use crate::driver::functions::driver;
-use crate::driver::param::{In, Out};
+use super::ipc::imported;
+use super::prelude::*;
 use crate::hooks::call::accounting::{allocate, begin_free, enter, free_failed, freeing_site};
 use crate::hooks::call::after_call::{stop_without_host_memory, unfollowed};
 use crate::hooks::call::attribution::sharing;
-use crate::hooks::call::request::{Request, refuse_unrecordable, site};
-use crate::hooks::call::{Call, Function, gave, hooks};
-use crate::hooks::process::stacks::stack;
-use crate::hooks::process::state::Process;
-use crate::hooks::process::target::current_target;
-use crate::hooks::process::target::device_id;
-use crate::model::contexts::Target;
-use crate::model::ledger::{Entry, Removed};
+use crate::hooks::call::request::refuse_unrecordable;
+use crate::model::ledger::Removed;
 use crate::model::vmm::{Dropped, Mapping, Object, Owner, Region, Settled, State, What};
 use core::ffi::c_void;
-use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Space, StackId};
+use vramtrace_format::Drift;
 
 /// cuMemCreate.
 pub fn create(
-    p: &'static Process,
-    call: &Call<impl Function>,
+    call: Call<impl Row>,
     handle: Out<u64>,
     size: usize,
     prop: In<CUmemAllocationProp>,
-    _flags: u64,
 ) -> CUresult {
     // The driver refuses NULL in either place.
     let (Some(old), Some(prop)) = (handle.get(), prop.get()) else { return call.forward() };
+    let (p, size) = (call.p, size as u64);
     let (what, device) = located(&prop.location);
     let target = Target { device, ..current_target(p) };
-    let real = || call.forward();
-    let counted = || {
-        let handle = handle.get().unwrap_or(0);
-        let mut vmm = p.vmm.lock();
-        let (object, stale) = vmm.created(handle, what, device, size as u64);
-        apply_settled(p, call.api, &mut vmm, stale, 0);
-        object
-    };
     let kind = if what == What::Host { Kind::HostPinned } else { Kind::Vmm };
-    let size = size as u64;
-    let request = Request { space: Space::Vmm, ..Request::new(call.api, kind, target, size) };
+    let request = Request { space: Space::Vmm, ..Request::new(call.api(), kind, target, size) };
     if p.vmm.lock().make_room().is_err() {
         stop_without_host_memory(p);
         return match p.cap.must_count(device) {
             true => refuse_unrecordable(p, &request),
-            false => real(),
+            false => call.forward(),
         };
     }
-    allocate(
-        p,
-        &request,
-        real,
-        || (counted(), size),
-        |_| {
-            let given = handle.get().unwrap_or(0);
-            handle.set(old);
-            let mut vmm = p.vmm.lock();
-            if let Some(dropped) = vmm.begin_release(given) {
-                // Ledger and file have been updated already.
-                let _ = vmm.settle(dropped, true);
-            }
-            drop(vmm);
-            if let Some(release) = driver().mem_release {
-                // SAFETY: the driver has just given this handle.
-                inside(|| unsafe { release(given) });
-            }
-        },
-    )
+    let given = || handle.get().unwrap_or(0);
+    let taken = || {
+        let mut vmm = p.vmm.lock();
+        let (object, stale) = vmm.created(given(), what, device, size);
+        apply_settled(p, call.api(), &mut vmm, stale, 0);
+        (object, size)
+    };
+    allocate(call, &request, taken, |_| {
+        let given = given();
+        handle.set(old);
+        let mut vmm = p.vmm.lock();
+        if let Some(dropped) = vmm.begin_release(given) {
+            // Ledger and file have been updated already.
+            let _ = vmm.settle(dropped, true);
+        }
+        drop(vmm);
+        if let Some(release) = driver().mem_release {
+            // SAFETY: the driver has just given this handle.
+            inside(|| unsafe { release(given) });
+        }
+    })
 }
 
 /// Kind of memory and device of an object. A location of an unknown type is on the unknown device,
 /// never on device 0.
-fn located(location: &CUmemLocation) -> (What, DeviceId) {
+pub(in crate::hooks) fn located(location: &CUmemLocation) -> (What, DeviceId) {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => (What::Device, device_id(location.id)),
         CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => (What::Device, DeviceId(location.id as u8)),
@@ -91,38 +73,42 @@ fn located(location: &CUmemLocation) -> (What, DeviceId) {
     }
 }
 
-/// cuMemRelease.
-pub fn release(p: &'static Process, call: &Call<impl Function>, handle: u64) -> CUresult {
+/// A call that drops references: `begin` does so before it is made, by `real`; they are settled by its result.
+pub(in crate::hooks) fn dropping(
+    call: Call<impl Row>,
+    begin: impl FnOnce(&mut State<Removed>) -> Dropped,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let (p, api) = (call.p, call.api());
     let dropped = {
         let mut vmm = p.vmm.lock();
-        let dropped = vmm.begin_release(handle);
-        if let Some(dropped) = &dropped {
-            announce_ends(p, call.api, &mut vmm, dropped);
-        }
+        let dropped = begin(&mut vmm);
+        announce_ends(p, api, &mut vmm, &dropped);
         dropped
     };
-    let result = call.forward();
-    match dropped {
-        Some(dropped) => settle(p, call.api, dropped, result),
-        None if result == CUDA_SUCCESS => {
-            p.ledger.drift(&p.trace_writer, Drift::UnknownFree, handle);
-        }
-        None => {}
+    let result = real();
+    settle(p, api, dropped, result);
+    result
+}
+
+/// cuMemRelease.
+pub fn release(call: Call<impl Row>, handle: u64) -> CUresult {
+    let (p, mut is_known) = (call.p, false);
+    let begin = |vmm: &mut State<Removed>| {
+        let dropped = vmm.begin_release(handle);
+        is_known = dropped.is_some();
+        dropped.unwrap_or_default()
+    };
+    let result = dropping(call, begin, || call.forward());
+    if !is_known && result == CUDA_SUCCESS {
+        p.ledger.drift(&p.trace_writer, Drift::UnknownFree, handle);
     }
     result
 }
 
 /// cuMemMap.
-pub fn map(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    ptr: u64,
-    size: usize,
-    offset: usize,
-    handle: u64,
-    _flags: u64,
-) -> CUresult {
-    let real = || call.forward();
+pub fn map(call: Call<impl Row>, ptr: u64, size: usize, offset: usize, handle: u64) -> CUresult {
+    let (p, api) = (call.p, call.api());
     let held = {
         let mut vmm = p.vmm.lock();
         let object = vmm.by_handle(handle).and_then(|number| vmm.object(number));
@@ -130,134 +116,92 @@ pub fn map(
             && vmm.make_room_to_map().is_err()
         {
             drop(vmm);
-            return unfollowed(p, device).unwrap_or_else(real);
+            return unfollowed(call, device);
         }
         vmm.hold_handle(handle)
     };
-    let result = real();
+    let result = call.forward();
     let Some(object) = held else { return result };
     let mapping = Mapping::new(ptr, size as u64, offset as u64, object);
-    let target = current_target(p);
-    let by = stack(p);
-    let device =
-        p.vmm.lock().object(object).filter(|object| is_new_import(object)).map(|o| o.device);
-    let entry = device.map(|device| unsized_import(p, call.api, Target { device, ..target }, by));
+    let (target, by) = (current_target(p), stack(p));
+    let device = p.vmm.lock().object(object).filter(|object| is_new(object)).map(|o| o.device);
+    // The size of an imported object is not known before it is mapped: it enters the ledger here.
+    let entry = device.map(|device| {
+        let size = mapping.offset.saturating_add(mapping.size);
+        imported(p, api, (Space::Vmm, object), size, Target { device, ..target })
+    });
     let mut vmm = p.vmm.lock();
     let settled = if result == CUDA_SUCCESS {
-        if let Some(entry) = entry {
-            enter_mapped_import(p, &mut vmm, &mapping, entry);
+        if let Some(object) = vmm.object_mut(object) {
+            if let Some(entry) = entry.filter(|_| is_new(object)) {
+                object.size = entry.size;
+                enter(p, &entry);
+            }
+            // Memory that is unmapped later keeps its owner.
+            if object.maker == StackId(0) {
+                let entry = p.ledger.get(Space::Vmm, mapping.object);
+                object.maker = entry.map_or(StackId(0), |entry| entry.stack);
+            }
         }
-        note_maker(p, &mut vmm, object);
         let settled = vmm.held_by_mapping(mapping, by);
         record_map(p, &vmm, &mapping, by);
         settled
     } else {
         vmm.drop_hold(object)
     };
-    apply_settled(p, call.api, &mut vmm, settled, result);
+    apply_settled(p, api, &mut vmm, settled, result);
     result
-}
-
-/// Stores the stack that created the object, so that memory which is unmapped later keeps its owner.
-fn note_maker(p: &'static Process, vmm: &mut State<Removed>, number: u64) {
-    if let Some(object) = vmm.object_mut(number)
-        && object.maker == StackId(0)
-        && let Some(entry) = p.ledger.get(Space::Vmm, number)
-    {
-        object.maker = entry.stack;
-    }
 }
 
 /// Whether it is an imported object that was not mapped yet.
-fn is_new_import(object: &Object<Removed>) -> bool {
+fn is_new(object: &Object<Removed>) -> bool {
     object.what == What::Imported && object.size == 0
 }
 
-/// The entry of an imported object that no cap counts, without its key and size.
-fn unsized_import(p: &'static Process, api: Api, target: Target, stack: StackId) -> Entry {
-    Entry {
-        space: Space::Vmm,
-        context: target.context,
-        site: site(p, api, Some(Kind::Imported), target, PoolId(0), 0),
-        stack,
-        ..Entry::new(Kind::Imported, 0, 0, target.device)
-    }
-}
-
-/// An imported object enters the ledger when it is first mapped, since its size is not known before.
-fn enter_mapped_import(
-    p: &'static Process,
-    vmm: &mut State<Removed>,
-    mapping: &Mapping,
-    entry: Entry,
-) {
-    let Some(object) = vmm.object_mut(mapping.object) else { return };
-    if is_new_import(object) {
-        object.size = mapping.offset.saturating_add(mapping.size);
-        let (key, time_ns) = (mapping.object, p.clock.now_ns());
-        let entry = Entry { key, size: object.size, time_ns, ..entry };
-        enter(p, &entry);
-    }
-}
-
 /// cuMemUnmap.
-pub fn unmap(p: &'static Process, call: &Call<impl Function>, ptr: u64, size: usize) -> CUresult {
-    let by = stack(p);
-    let dropped = {
-        let mut vmm = p.vmm.lock();
-        let dropped = vmm.begin_unmap(ptr, size as u64);
+pub fn unmap(call: Call<impl Row>, address: u64, size: usize) -> CUresult {
+    let (p, size, stack) = (call.p, size as u64, stack(call.p));
+    let begin = |vmm: &mut State<Removed>| {
+        let dropped = vmm.begin_unmap(address, size);
         if !dropped.is_empty() {
-            p.trace_writer.record(&Event::Unmap { address: ptr, size: size as u64, stack: by });
-            announce_ends(p, call.api, &mut vmm, &dropped);
+            p.trace_writer.record(&Event::Unmap { address, size, stack });
         }
         dropped
     };
-    let result = call.forward();
-    settle(p, call.api, dropped, result);
-    result
+    dropping(call, begin, || call.forward())
 }
 
 /// cuMemRetainAllocationHandle.
-pub fn retain(
-    p: &'static Process,
-    call: &Call<impl Function>,
-    handle: Out<u64>,
-    address: *mut c_void,
-) -> CUresult {
+pub fn retain(call: Call<impl Row>, handle: Out<u64>, address: *mut c_void) -> CUresult {
+    let p = call.p;
     let held = p.vmm.lock().hold_address(address as u64);
     let result = call.forward();
     let mut vmm = p.vmm.lock();
     let given = if result == CUDA_SUCCESS { handle.get() } else { None };
+    // Where the mapping was not seen, the handle may be known.
+    let held = held.or_else(|| vmm.hold_handle(given?));
     let settled = match (held, given) {
         (Some(object), Some(handle)) => vmm.held_by_handle(object, handle),
         (Some(object), None) => vmm.drop_hold(object),
-        // The mapping was not seen, but the handle is known.
-        (None, Some(handle)) => match vmm.hold_handle(handle) {
-            Some(object) => vmm.held_by_handle(object, handle),
-            None => return result,
-        },
-        (None, None) => return result,
+        (None, _) => return result,
     };
-    apply_settled(p, call.api, &mut vmm, settled, result);
+    apply_settled(p, call.api(), &mut vmm, settled, result);
     result
 }
 
-hooks! { p, call:
-    /// cuMemImportFromShareableHandle.
-    import(handle: Out<u64>, os_handle: *mut c_void, kind: CUmemAllocationHandleType) =
-        gave(sharing(p, call.api, || call.forward()), handle, |handle| {
-            let device = device_of(handle).unwrap_or(DeviceId::UNKNOWN);
-            p.vmm.lock().imported(handle, device);
+/// cuMemImportFromShareableHandle.
+pub fn import(call: Call<impl Row>, handle: Out<u64>) -> CUresult {
+    gave(sharing(call), handle, |handle| {
+        // SAFETY: integers and pointers, for which zeros are valid.
+        let empty: CUmemAllocationProp = unsafe { core::mem::zeroed() };
+        let prop = answer(empty, |prop| {
+            let ask = driver().mem_get_allocation_properties_from_handle?;
+            // SAFETY: the driver has just given the handle.
+            Some(unsafe { ask(prop, handle) })
         });
-}
-
-fn device_of(handle: u64) -> Option<DeviceId> {
-    let ask = driver().mem_get_allocation_properties_from_handle?;
-    let mut prop = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
-    // SAFETY: `prop` has room for the answer. All of its fields are numbers and pointers, for which
-    // zeros are valid.
-    let (result, prop) = unsafe { (inside(|| ask(prop.as_mut_ptr(), handle)), prop.assume_init()) };
-    (result == CUDA_SUCCESS).then(|| located(&prop.location).1)
+        let device = prop.map_or(DeviceId::UNKNOWN, |prop| located(&prop.location).1);
+        call.p.vmm.lock().imported(handle, device);
+    })
 }
 
 /// Before the driver's call: drops the references of ties, and announces the objects that end.
@@ -274,12 +218,7 @@ pub(in crate::hooks) fn untie(
 }
 
 /// Before the driver's call: removes the objects that it frees from the ledger, and records their end.
-pub(in crate::hooks) fn announce_ends(
-    p: &'static Process,
-    api: Api,
-    vmm: &mut State<Removed>,
-    dropped: &Dropped,
-) {
+fn announce_ends(p: &'static Process, api: Api, vmm: &mut State<Removed>, dropped: &Dropped) {
     for number in &dropped.ended {
         let removed = announce_end(p, api, *number);
         if let Some(object) = vmm.object_mut(*number) {

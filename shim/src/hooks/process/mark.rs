@@ -45,7 +45,7 @@ pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32
     0
 }
 
-pub fn pop(process: Option<&'static Process>, _domain: usize) -> i32 {
+pub fn pop(process: Option<&'static Process>) -> i32 {
     match known(process) {
         Some(process) => process.mark(0, Mark::Pop),
         None => early_ranges::pop(),

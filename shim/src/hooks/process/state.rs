@@ -23,14 +23,11 @@ use crate::model::block_sampling::BlockSampling;
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
 use crate::model::devices::{Device, Devices};
-use crate::model::executable_graphs::ExecutableGraphs;
 use crate::model::exports::Exports;
 use crate::model::graphs::Graphs;
 use crate::model::history::Phases;
-use crate::model::imports::Imports;
 use crate::model::launched_kernels::LaunchedKernels;
 use crate::model::ledger::Ledger;
-use crate::model::mapped_resources::MappedResources;
 use crate::model::names::Names;
 use crate::model::pools::Pools;
 use crate::model::sites::Sites;
@@ -40,9 +37,10 @@ use crate::model::torch_lanes::CaptureNumbers;
 use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::runtime::clock::{self, ProcessClock};
+use crate::runtime::fallible_map::Map;
 use crate::runtime::found;
 use crate::runtime::loader;
-use crate::runtime::lock::Left;
+use crate::runtime::lock::{Left, Lock};
 use crate::runtime::log;
 use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
@@ -69,7 +67,6 @@ pub struct Process {
     pub ledger: Ledger,
     pub pools: Pools,
     pub graphs: Graphs,
-    pub executable_graphs: ExecutableGraphs,
     pub torch_totals: TorchTotals,
     /// `None`: all of PyTorch's blocks are recorded, or none.
     pub block_sampling: Option<BlockSampling>,
@@ -80,8 +77,10 @@ pub struct Process {
     pub contexts: Contexts,
     pub launched_kernels: LaunchedKernels,
     pub vmm: Vmm,
-    pub mapped_resources: MappedResources,
-    pub imports: Imports,
+    /// Graphics resources that are mapped, and the address of each one's memory.
+    pub mapped_resources: Lock<Map<u64, u64>>,
+    /// The order in which threads open and close IPC handles: the ledger's entry counts the opens.
+    pub imports: Lock<()>,
     pub exports: Exports,
     pub nvml: NvmlReader,
     pub names: Names,
@@ -118,7 +117,6 @@ impl Process {
             cap: Cap::new(config.rules.clone(), facts),
             pools: Pools::default(),
             graphs: Graphs::default(),
-            executable_graphs: ExecutableGraphs::default(),
             stream_captures: StreamCaptures::default(),
             block_sampling: block_sampling(&config),
             torch_totals: TorchTotals::new((*at).block_sampling.as_ref().map(|of| of.figures())),
@@ -130,8 +128,8 @@ impl Process {
             contexts: Contexts::default(),
             launched_kernels: LaunchedKernels::default(),
             vmm: Vmm::new(),
-            mapped_resources: MappedResources::default(),
-            imports: Imports::default(),
+            mapped_resources: Lock::default(),
+            imports: Lock::new(()),
             exports: Exports::default(),
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
