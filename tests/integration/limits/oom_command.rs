@@ -333,7 +333,10 @@ fn callers_of_the_driver_are_named_without_torch() {
     process.kill();
     let shown = ["the card: 2.00 GiB", "more than the whole card has"];
     assert_contains(&process.scratch.text("oom"), &shown);
-    assert_eq!(json(&process.scratch, "oom")["ooms"][0]["refused_by"], "driver");
+    let killed = json(&process.scratch, "oom")["ooms"][0].clone();
+    assert_eq!(killed["refused_by"], "driver");
+    let frames = killed["post_mortem"]["frames"].as_array().unwrap();
+    assert!(frames.iter().any(|frame| frame["function"] == "allocate"), "{frames:#?}");
 }
 
 /// The recorder speaks when the program is out of memory; the trace says so of the same run, with the same cause and the same

@@ -111,7 +111,7 @@ fn fragmentation_is_named_with_its_figures() {
             "fragmentation: 240.00 MiB free in cache, largest hole 30.00 MiB; in one piece \
              128.00 MiB would fit",
         ),
-        ("holds", "560.00 MiB "),
+        ("holds", "320.00 MiB "),
         (
             "try",
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a cap of 1456 MiB or a smaller",
@@ -124,7 +124,8 @@ fn fragmentation_is_named_with_its_figures() {
         assert!(says(text, label).starts_with(begin), "{begin}: {text}");
     }
     let holds = says(text, "holds");
-    assert!(in_program(&holds, "560.00 MiB ") && holds.ends_with("16 blocks"), "{text}");
+    // The blocks of 40 MiB, which another call makes than those of 30.
+    assert!(in_program(&holds, "320.00 MiB ") && holds.ends_with(" 8 blocks"), "{text}");
     let found = post_mortem(&run);
     assert_eq!((found.by, found.evidence), (Some(RefusedBy::Cap), OomEvidence::FrameworkGaveUp));
     assert_eq!((found.size, found.limit), (128 * MIB, 1400 * MIB));
@@ -183,7 +184,7 @@ fn each_refusal_is_named_with_what_would_help() {
             Some(90),
             &[
                 ("used", "= allocated 50.00 MiB + free in cache 150.00 MiB + context 518.00 MiB"),
-                ("holds", "2 blocks"),
+                ("holds", "   1 block"),
             ],
         ),
         (
@@ -329,7 +330,7 @@ fn who_held_it_some_time_before_is_said_so() {
     let before = in_program(&holds, "512.00 MiB ")
         && holds.contains("   16 allocations (")
         && holds.ends_with(" ms earlier)");
-    let then = in_program(&holds, "576.00 MiB ") && holds.ends_with("   17 allocations");
+    let then = in_program(&holds, "512.00 MiB ") && holds.ends_with("   16 allocations");
     assert!(before || then, "{text}");
 }
 

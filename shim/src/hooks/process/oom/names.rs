@@ -64,6 +64,8 @@ impl Library {
 
 /// Most Python frames of a stack that are examined.
 const DEEP: usize = 128;
+/// Native functions of the program that make up a place.
+const NATIVE_MOST: usize = 6;
 /// The name of PyTorch's libraries and packages in [`vramtrace_format::layers`].
 pub const TORCH: &str = "PyTorch";
 
@@ -135,7 +137,7 @@ impl Names<'_> {
 
     /// `modeling_gpt2.py:1291 < train.py:41`: the innermost line outside of frameworks, and whose
     /// line of the program led there. Of memory of PyTorch's backward pass: `loss.py:40 < train.py:41 (backward)`,
-    /// the line of the forward operation. Without Python `llama-bench+0x851bff`.
+    /// the line of the forward operation. Without Python `llama-bench+0x851bff < +0x851d02`.
     pub fn place(&mut self, stack: StackId) -> Option<String> {
         let frames = self.frames(stack)?;
         self.python_place(&frames.python)
@@ -178,18 +180,23 @@ impl Names<'_> {
         Some(Line { layer, is_outside, text })
     }
 
-    /// The innermost function of the program; without one of the innermost library.
+    /// The innermost functions of the program, of which the first ones may only allocate for others; else the innermost of
+    /// a library.
     fn native_place(&self, addresses: &[u64]) -> Option<String> {
-        let mut innermost = None;
+        let (mut innermost, mut own, mut count) = (None, String::new(), 0);
         for (path, at) in addresses.iter().filter_map(|address| self.module(*address)) {
             let place = || format!("{}+{at:#x}", base_name(&path));
             match self.places.native(Some(&path), "") {
-                Layer::Own => return Some(place()),
+                Layer::Own if count == NATIVE_MOST => break,
+                Layer::Own => {
+                    own += &if count == 0 { place() } else { format!(" < +{at:#x}") };
+                    count += 1;
+                }
                 Layer::Plumbing => {}
                 _ => innermost = innermost.or_else(|| Some(place())),
             }
         }
-        innermost
+        if count > 0 { Some(own) } else { innermost }
     }
 
     /// The library of a return address, and the place of its call there.
