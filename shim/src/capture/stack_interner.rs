@@ -83,13 +83,6 @@ impl StackInterner {
         self.code_places.get((id as usize).checked_sub(1)?).copied()
     }
 
-    /// The build id of the library at this address; empty if it has none.
-    pub fn build_id_at(&self, address: u64) -> Vec<u8> {
-        let known = self.known_at(address);
-        let id = known.map_or(&[][..], |known| &known.build_id);
-        list_of(id.len(), id.iter().copied()).unwrap_or_default()
-    }
-
     fn known_at(&self, address: u64) -> Option<&Known> {
         let holds = |known: &&Known| {
             (known.loaded.start as u64..known.loaded.end as u64).contains(&address)

@@ -95,11 +95,6 @@ impl Table {
         self.open_from(libc::AT_FDCWD, name, flags | libc::O_NOFOLLOW, mode)
     }
 
-    /// Opens a file to read it, also through links, as the loader opens libraries.
-    pub fn open_followed(&self, name: &CStr) -> Result<Opened<'_>, i32> {
-        self.open_from(libc::AT_FDCWD, name, libc::O_RDONLY, 0)
-    }
-
     /// As [`Table::open`], in an open directory.
     pub fn open_in(
         &self,

@@ -374,11 +374,6 @@ impl Cap {
         self.set_soft(cap);
     }
 
-    /// Whether the device's limit was set while the process ran.
-    pub fn is_ordered(&self, device: DeviceId) -> bool {
-        self.devices[device.0 as usize].ordered.load(Relaxed)
-    }
-
     /// Orders have numbers, of which the last one is at `last`.
     pub fn obeys(&self, last: &'static AtomicU64) {
         self.ordered.store((&raw const *last).cast_mut(), Release);

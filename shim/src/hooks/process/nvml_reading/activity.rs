@@ -177,15 +177,6 @@ impl NvmlReader {
             .map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
     }
 
-    /// Bytes that the driver holds for itself on the device, without contexts; indexed by `Cause as
-    /// usize`. No lock: the figures may be of two moments while a call is under way.
-    pub fn taken(&self, device: DeviceId) -> [u64; Cause::COUNT] {
-        match self.devices.get(device.0 as usize) {
-            Some(watched) => std::array::from_fn(|n| watched.taken[n].load(Ordering::Relaxed)),
-            None => [0; Cause::COUNT],
-        }
-    }
-
     /// Attributes the growth that a reading showed, after it was charged. Returns whether an event was
     /// recorded.
     pub fn name(
@@ -238,7 +229,6 @@ impl NvmlReader {
         let mut account = watched.account.lock();
         account.keep_peak(p.ledger.epoch(device));
         let maker = account.add(maker, bytes);
-        watched.publish(&account, maker.cause);
         record(p, device, &maker, bytes.min(i64::MAX as u64) as i64);
         let has_overflowed = account.has_overflowed();
         drop(account);
@@ -303,10 +293,6 @@ impl NvmlReader {
 }
 
 impl DeviceReadings {
-    fn publish(&self, account: &DriverInternal, cause: Cause) {
-        self.taken[cause as usize].store(account.of(cause), Ordering::Relaxed);
-    }
-
     /// Subtracts bytes that the driver freed, and records that.
     fn change(
         &self,
@@ -317,7 +303,6 @@ impl DeviceReadings {
         let mut account = self.account.lock();
         account.keep_peak(p.ledger.epoch(device));
         change(&mut account, &mut |maker, bytes| record(p, device, maker, -(bytes as i64)));
-        Cause::ALL.into_iter().for_each(|cause| self.publish(&account, cause));
     }
 }
 

@@ -13,7 +13,7 @@ use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
 use once_cell::race::OnceRef;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use vramtrace_format::{Cause, Sample};
+use vramtrace_format::Sample;
 
 const DEVICES: usize = 64;
 
@@ -48,8 +48,6 @@ pub struct DeviceReadings {
     pub(super) exclusive: Exclusive,
     /// What the driver holds for itself.
     pub(super) account: Lock<DriverInternal>,
-    /// Its sums, by cause.
-    pub(super) taken: [AtomicU64; Cause::COUNT],
     /// Calls under way that can make it take more, by [`DriverActivity`].
     pub(super) active: [AtomicU32; DriverActivity::COUNT],
 }
