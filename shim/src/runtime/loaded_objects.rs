@@ -31,7 +31,7 @@ use core::sync::atomic::{
     AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// The addresses of an object, from the loader's list.
+/// A loaded program or library: its addresses, and the loader's record of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub start: usize,
@@ -479,7 +479,7 @@ mod tests {
             Box::into_raw(Box::new(5)) as usize,
             16,
         ] {
-            let theirs = mapped_modules::holding(address).map(|loaded| loaded.as_entry());
+            let theirs = mapped_modules::holding(address);
             let ours = all.holding(address);
             // Of an object with gaps between its segments newer C libraries give the one of code.
             let within = |theirs: Entry, ours: Entry| {

@@ -7,53 +7,36 @@
 
 use crate::runtime::elf::{self, Object};
 use crate::runtime::fallible::TryPush;
-pub use crate::runtime::loaded_objects::unloaded;
-use crate::runtime::loaded_objects::{self, Entry};
+use crate::runtime::loaded_objects;
+pub use crate::runtime::loaded_objects::{Entry as Loaded, generation, unloaded};
 use crate::runtime::loader;
 use crate::runtime::readable::{can_read_word, read_word};
 use std::ffi::c_void;
 use std::ops::Range;
 
 /// The C library's structure of this name.
+#[derive(Default)]
 #[repr(C)]
 struct DlFindObject {
     flags: u64,
     map_start: usize,
     map_end: usize,
-    link_map: *mut c_void,
+    link_map: usize,
     eh_frame_hdr: usize,
     reserved: [u64; 7],
-}
-
-/// A loaded program or library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loaded {
-    pub start: usize,
-    pub end: usize,
-    link_map: *mut c_void,
-    /// 0: it has none.
-    eh_frame_hdr: usize,
 }
 
 /// The object that contains this address. `None`: generated code, or no address of code.
 #[inline]
 pub fn holding(address: usize) -> Option<Loaded> {
     let Some(find) = loader::find_object() else {
-        let Entry { start, end, link_map, eh_frame_hdr } = loaded_objects::holding(address)?;
-        return Some(Loaded { start, end, link_map: link_map as *mut c_void, eh_frame_hdr });
+        return loaded_objects::holding(address);
     };
-    let mut found = DlFindObject {
-        flags: 0,
-        map_start: 0,
-        map_end: 0,
-        link_map: std::ptr::null_mut(),
-        eh_frame_hdr: 0,
-        reserved: [0; 7],
-    };
+    let mut found = DlFindObject::default();
     // SAFETY: the answer has room; the function accepts any address.
     let answer = unsafe { find(address as *mut c_void, (&raw mut found).cast()) };
     let DlFindObject { map_start: start, map_end: end, link_map, eh_frame_hdr, .. } = found;
-    let plausible = answer == 0 && !link_map.is_null() && (start..end).contains(&address);
+    let plausible = answer == 0 && link_map != 0 && (start..end).contains(&address);
     plausible.then_some(Loaded { start, end, link_map, eh_frame_hdr })
 }
 
@@ -67,12 +50,6 @@ pub enum Seen<'a> {
 /// Looks up the loader's variables. It may wait for a lock of the loader: for the start of the process.
 pub fn prepare() {
     loaded_objects::can_ask();
-}
-
-/// A number that changes when an object is loaded or unloaded. `None`: not known.
-#[inline]
-pub fn generation() -> Option<u64> {
-    loaded_objects::generation()
 }
 
 /// Whether objects can be looked up with this C library.
@@ -94,13 +71,7 @@ pub struct Headers {
 impl Loaded {
     /// A range without a library.
     pub fn nobody(start: usize, end: usize) -> Loaded {
-        Loaded { start, end, link_map: std::ptr::null_mut(), eh_frame_hdr: 0 }
-    }
-
-    #[cfg(test)]
-    pub fn as_entry(&self) -> Entry {
-        let Loaded { start, end, link_map, eh_frame_hdr } = *self;
-        Entry { start, end, link_map: link_map as usize, eh_frame_hdr }
+        Loaded { start, end, link_map: 0, eh_frame_hdr: 0 }
     }
 
     /// The object, for look-ups of its symbols.
@@ -109,12 +80,12 @@ impl Loaded {
     /// The library is still loaded: one of its functions is on this thread's stack.
     pub unsafe fn object(&self) -> Object {
         // SAFETY: the loader's record of a library that is still loaded (see above).
-        unsafe { Object::of_handle(self.link_map) }
+        unsafe { Object::of_handle(self.link_map as *mut c_void) }
     }
 
     /// Whether it was loaded at the start: it is never unloaded.
     pub fn is_of_the_start(&self) -> bool {
-        elf::is_of_the_start(self.link_map)
+        elf::is_of_the_start(self.link_map as *const c_void)
     }
 
     /// The path as it was loaded, of an object that another thread may be unloading: the loader's record is read as memory
@@ -122,7 +93,7 @@ impl Loaded {
     pub fn path_read_carefully(&self) -> Option<String> {
         const PATH: usize = size_of::<usize>();
         const LONGEST: usize = 4096;
-        let mut at = read_word((self.link_map as usize).checked_add(PATH)?)? as usize;
+        let mut at = read_word(self.link_map.checked_add(PATH)?)? as usize;
         let mut path: Vec<u8> = Vec::new();
         while path.len() < LONGEST {
             let word = read_word(at)?.to_ne_bytes();
