@@ -35,11 +35,6 @@ pub fn line(what: Arguments) {
     stderr::write(&line.bytes[..=line.len]);
 }
 
-/// Several lines, written at once. The caller has already removed control characters.
-pub fn text(lines: &str) {
-    stderr::write(lines.as_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,8 @@
 //!
 //! The flags of stderr's open file are shared with other processes, so O_NONBLOCK is left as it is.
 
-use crate::runtime::secure_dir::{self, Wrong};
+use crate::runtime::errno;
+use crate::runtime::system;
 use crate::runtime::uncancelled::uncancelled;
 use std::ptr::null_mut;
 
@@ -20,57 +21,37 @@ pub fn write(bytes: &[u8]) {
 }
 
 fn write_now(mut rest: &[u8]) {
-    let Some(way) = Way::to_stderr() else { return };
+    // SAFETY: a structure of numbers.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    if system::fstat(STDERR, &mut about) != 0 {
+        return;
+    }
+    let once = match about.st_mode & libc::S_IFMT {
+        // A write to a regular file does not wait for a reader.
+        libc::S_IFREG => plain,
+        libc::S_IFSOCK => socket,
+        _ => stream,
+    };
     while !rest.is_empty() {
-        match usize::try_from(way.write(rest)) {
+        match usize::try_from(once(rest)) {
             Ok(wrote) if wrote > 0 => rest = &rest[wrote.min(rest.len())..],
             // Interrupted by a signal whose handler has run: try again.
-            Err(_) if secure_dir::errno() == Wrong::Errno(libc::EINTR) => {}
+            Err(_) if errno::get() == libc::EINTR => {}
             _ => return,
         }
     }
 }
 
-/// How to write without waiting.
-enum Way {
-    /// A regular file, where a write does not wait for a reader.
-    File,
-    Socket,
-    /// A pipe, a terminal, another device.
-    Stream,
+/// As write(2), like the next two.
+fn plain(bytes: &[u8]) -> isize {
+    // SAFETY: the slice is readable.
+    unsafe { libc::write(STDERR, bytes.as_ptr().cast(), bytes.len()) }
 }
 
-impl Way {
-    fn to_stderr() -> Option<Way> {
-        // SAFETY: fills the struct.
-        let mode = unsafe {
-            let mut about: libc::stat = std::mem::zeroed();
-            if libc::fstat(STDERR, &mut about) != 0 {
-                return None;
-            }
-            about.st_mode
-        };
-        Some(match mode & libc::S_IFMT {
-            libc::S_IFREG => Way::File,
-            libc::S_IFSOCK => Way::Socket,
-            _ => Way::Stream,
-        })
-    }
-
-    /// As write(2).
-    fn write(&self, bytes: &[u8]) -> isize {
-        let (at, size) = (bytes.as_ptr().cast(), bytes.len());
-        // SAFETY: the slice is readable.
-        unsafe {
-            match self {
-                Way::File => libc::write(STDERR, at, size),
-                Way::Socket => {
-                    libc::send(STDERR, at, size, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-                }
-                Way::Stream => stream(bytes),
-            }
-        }
-    }
+fn socket(bytes: &[u8]) -> isize {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the slice is readable.
+    unsafe { libc::send(STDERR, bytes.as_ptr().cast(), bytes.len(), flags) }
 }
 
 /// Without waiting, if the kernel supports that (pipes from Linux 6.5 on). Otherwise after poll: then
@@ -79,18 +60,14 @@ fn stream(bytes: &[u8]) -> isize {
     let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: the slice is readable.
     let wrote = unsafe { libc::pwritev2(STDERR, &part, 1, -1, libc::RWF_NOWAIT) };
-    if wrote >= 0 || secure_dir::errno() == Wrong::Errno(libc::EAGAIN) {
+    if wrote >= 0 || errno::get() == libc::EAGAIN {
         return wrote;
     }
     let mut ready = libc::pollfd { fd: STDERR, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one descriptor; the slice is readable.
-    unsafe {
-        match libc::poll(&mut ready, 1, 0) {
-            1 if ready.revents & libc::POLLOUT != 0 => {
-                libc::write(STDERR, bytes.as_ptr().cast(), bytes.len().min(PIPE_BUF))
-            }
-            _ => 0,
-        }
+    // SAFETY: one descriptor.
+    match unsafe { libc::poll(&mut ready, 1, 0) } {
+        1 if ready.revents & libc::POLLOUT != 0 => plain(&bytes[..bytes.len().min(PIPE_BUF)]),
+        _ => 0,
     }
 }
 
@@ -116,9 +93,7 @@ pub fn unsignalled<R>(work: impl FnOnce() -> R) -> R {
         libc::sigprocmask(libc::SIG_BLOCK, &blocked, &mut before);
         let result = work();
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        while libc::sigtimedwait(&raised, null_mut(), &now) >= 0
-            || secure_dir::errno() == Wrong::Errno(libc::EINTR)
-        {}
+        while libc::sigtimedwait(&raised, null_mut(), &now) >= 0 || errno::get() == libc::EINTR {}
         libc::sigprocmask(libc::SIG_SETMASK, &before, null_mut());
         result
     }

@@ -50,6 +50,7 @@ use crate::runtime::fallible::list_of;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::own_stack;
+use crate::runtime::stderr;
 use crate::runtime::uncancelled::uncancelled;
 use aftermath::Aftermath;
 pub use aftermath::keep_exit_status;
@@ -347,5 +348,5 @@ fn write(p: &'static Process, report: &Report) {
             trace.display()
         ));
     }
-    log::text(&text);
+    stderr::write(text.as_bytes());
 }
