@@ -20,11 +20,8 @@ extern "C" fn at_exit() {
     // Exit from a signal handler that interrupted one of our hooks: its locks may be held by this
     // very thread.
     outermost(|| {
-        let _ = panic_boundary::catch(|| {
-            uncancelled(|| {
-                patched_entries::look(&process.patchers, &process.trace_writer, Noted::AtOnce)
-            })
-        });
+        let _ =
+            panic_boundary::catch(|| uncancelled(|| patched_entries::look(process, Noted::AtOnce)));
         let _ = panic_boundary::catch(|| process.oom.at_exit(process));
         let _ = panic_boundary::catch(|| uncancelled(|| process.trace_writer.end(process)));
     });

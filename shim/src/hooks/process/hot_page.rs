@@ -22,7 +22,10 @@ use std::sync::atomic::{
 #[cfg_attr(not(target_arch = "x86_64"), repr(align(65536)))]
 pub struct HotPage<S> {
     pub launches: Launches,
-    pub allocator: Allocator<S>,
+    /// The process's state, on a line with `allocator`.
+    pub state: AtomicPtr<S>,
+    /// The library that PyTorch's allocator is in, by what it calls.
+    pub allocator: Caller<FUNCTIONS>,
     /// The first device's are on the line after the allocator's, which processors load with it.
     pub figures: BlockFigures,
     pub reports: Reports<S>,
@@ -30,34 +33,29 @@ pub struct HotPage<S> {
 
 /// Functions that report PyTorch's blocks.
 pub const REPORTING: usize = 2;
+/// Functions that PyTorch's allocator calls: these, and two that say how to round a request up.
+const FUNCTIONS: usize = 4;
 
-/// What a call about a block that is recorded needs: the library that reports blocks, the first one that did.
+/// A library that calls functions of this one: the first one that did.
+#[repr(C)]
+pub struct Caller<const N: usize> {
+    /// 0 less its start: an addition takes three bytes less than a subtraction.
+    less_start: AtomicUsize,
+    /// The library's length for each function whose calls may pass; 0: they may not.
+    bytes: [AtomicU32; N],
+    /// The functions that it is linked to.
+    real: [AtomicUsize; N],
+}
+
+/// What a call about a block that is recorded needs.
 #[repr(C, align(64))]
 pub struct Reports<S> {
     /// The process's state; null: not all blocks are recorded, or none was yet.
     recorder: AtomicPtr<S>,
-    start: AtomicUsize,
-    /// 0: not known yet.
-    bytes: AtomicUsize,
-    /// The functions that it is linked to; 0: none.
-    real: [AtomicUsize; REPORTING],
+    /// The library that reports blocks.
+    library: Caller<REPORTING>,
     /// Blocks are recorded without stacks.
     without_stacks: AtomicBool,
-}
-
-/// Functions that PyTorch's allocator calls: two that report blocks, and two that say how to round a request up.
-const FUNCTIONS: usize = 4;
-
-/// The library that PyTorch's allocator is in: the first one that called. On the line of the pointer to the state.
-#[repr(C, align(64))]
-pub struct Allocator<S> {
-    pub state: AtomicPtr<S>,
-    /// 0 less its start: an addition takes three bytes less than a subtraction.
-    less_start: AtomicUsize,
-    /// The library's length for each function whose calls may pass; 0: they may not.
-    bytes: [AtomicU32; FUNCTIONS],
-    /// The functions that it is linked to.
-    real: [AtomicUsize; FUNCTIONS],
 }
 
 /// The launching functions for which a repeated launch finds all on one line.
@@ -87,7 +85,7 @@ impl<S> HotPage<S> {
 
     /// In a forked child, which has this one thread.
     pub fn forget(&self) {
-        self.allocator.state.store(std::ptr::null_mut(), Release);
+        self.state.store(std::ptr::null_mut(), Release);
         self.forget_libraries();
         self.launches.forget();
         self.figures.forget();
@@ -96,8 +94,8 @@ impl<S> HotPage<S> {
 
     /// The next call of each library comes by the slow path.
     pub fn forget_libraries(&self) {
-        self.allocator.bytes.iter().for_each(|bytes| bytes.store(0, SeqCst));
-        self.reports.bytes.store(0, SeqCst);
+        let lengths = self.allocator.bytes.iter().chain(&self.reports.library.bytes);
+        lengths.for_each(|bytes| bytes.store(0, SeqCst));
     }
 }
 
@@ -137,28 +135,21 @@ impl<S> Reports<S> {
     /// Where this function's calls by the code at `caller` go.
     #[inline(always)]
     pub fn real(&self, function: usize, caller: usize) -> Option<usize> {
-        let bytes = self.bytes.load(Acquire);
-        if caller.wrapping_sub(self.start.load(Relaxed)) >= bytes {
-            return None;
-        }
         // The remainder: without a look at the length.
-        Some(self.real[function % REPORTING].load(Relaxed)).filter(|real| *real != 0)
+        let function = function % REPORTING;
+        self.library.calls(function, caller).then(|| self.library.real(function))
     }
 
     /// From now on calls of this library find their functions here.
     pub fn set(&self, library: core::ops::Range<usize>, real: [usize; REPORTING]) {
-        // Threads that come here at once store the same, but for two copies of PyTorch: the first stays.
-        let start = self.start.compare_exchange(0, library.start, Relaxed, Relaxed);
-        if start.is_err_and(|known| known != library.start) {
-            return;
+        for (function, real) in real.into_iter().enumerate() {
+            self.library.set(function, library.clone(), real);
         }
-        self.real.iter().zip(real).for_each(|(known, real)| known.store(real, Relaxed));
-        self.bytes.store(library.len(), Release);
     }
 }
 
-impl<S> Allocator<S> {
-    /// Whether this function's calls by the code at `caller` may pass: to [`Allocator::real`].
+impl<const N: usize> Caller<N> {
+    /// Whether this function's calls by the code at `caller` may pass: to [`Caller::real`].
     #[inline(always)]
     pub fn calls(&self, function: usize, caller: usize) -> bool {
         let bytes = self.bytes[function].load(Acquire) as usize;
@@ -237,7 +228,7 @@ mod tests {
     fn the_lines_hold_what_a_call_needs() {
         type Page = HotPage<u8>;
         assert_eq!(std::mem::offset_of!(Page, launches), 0);
-        assert_eq!(std::mem::offset_of!(Page, allocator), 128);
+        assert_eq!(std::mem::offset_of!(Page, state), 128);
         assert_eq!(std::mem::offset_of!(Page, figures), 192);
     }
 

@@ -54,7 +54,7 @@ pub fn refresh(p: &'static Process) {
 
 #[cold]
 fn store(p: &'static Process, now_ns: u64) {
-    patched_entries::look(&p.patchers, &p.trace_writer, Noted::OnceSettled);
+    patched_entries::look(p, Noted::OnceSettled);
     if let Some(live) = p.trace_writer.live() {
         live.page().update_sites(now_ns, &largest(p));
     }

@@ -1,7 +1,6 @@
 //! The state of the process, and what is read of it: devices, pools, NVML, live sites, marks.
 
 pub mod at_exit;
-pub mod cost;
 pub mod device_query;
 pub mod early_ranges;
 pub mod graph_reserves;

@@ -4,11 +4,11 @@
 //! path of a call.
 
 use crate::driver::api::{Api, Home};
+use crate::hooks::process::state::Process;
 use crate::model::attribution::patchers::Patchers;
 use crate::runtime::entry_jump;
-use crate::runtime::fallible::TryPush;
+use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::mapped_modules::{self, Loaded};
-use crate::trace_writer::TraceWriter;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use vramtrace_format::{Definition, PATCHED_BY};
 
@@ -16,12 +16,6 @@ use vramtrace_format::{Definition, PATCHED_BY};
 static ENTRIES: [AtomicUsize; Api::COUNT] = [const { AtomicUsize::new(0) }; Api::COUNT];
 static ARE_FOUND: AtomicBool = AtomicBool::new(false);
 const _: () = assert!(Api::COUNT <= Patchers::FUNCTIONS);
-
-/// Functions that one library replaced. `library`: its path; empty for the program itself. `None`: generated code.
-struct Found {
-    library: Option<String>,
-    functions: Vec<Api>,
-}
 
 /// When functions that are found get their note.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,42 +26,39 @@ pub enum Noted {
 }
 
 /// Looks at all followed functions of the driver, and notes what is new.
-pub fn look(patchers: &Patchers, trace: &TraceWriter, noted: Noted) {
+pub fn look(p: &Process, noted: Noted) {
     if !ARE_FOUND.load(Ordering::Acquire) {
         find_entries();
     }
-    let mut all: Vec<Found> = Vec::new();
-    for api in Api::ALL.iter().copied().filter(|api| is_followed(*api)) {
-        let entry = ENTRIES[api as usize].load(Ordering::Relaxed);
-        if entry == 0 || patchers.is_noted(api as usize) {
+    // The functions of each library. Its path is empty for the program itself; `None`: generated code.
+    let mut all: Vec<(Option<String>, Vec<Api>)> = Vec::new();
+    let is_new = |api: &Api| is_followed(*api) && !p.patchers.is_noted(*api as usize);
+    for api in Api::ALL.iter().copied().filter(is_new) {
+        let Some(library) = replaced_by(ENTRIES[api as usize].load(Ordering::Relaxed)) else {
             continue;
+        };
+        if let Some(path) = library.as_deref().filter(|path| !path.is_empty())
+            && p.patchers.add(path)
+        {
+            let (name, value) = (PATCHED_BY.into(), path.into());
+            p.trace_writer.define(&Definition::Setting { name, value });
         }
-        // SAFETY: code of this library, which stays mapped. Another thread may be writing it: a part of a jump is no jump.
-        let code = unsafe { (entry as *const [u8; 8]).read_volatile() };
-        if !entry_jump::may_be_jump(code) {
-            continue;
-        }
-        let Some(library) = replaced_by(entry) else { continue };
-        let known = all.iter_mut().find(|found| found.library == library);
+        let known = all.iter_mut().find(|(known, _)| *known == library);
         let added = match known {
-            Some(found) => found.functions.try_push(api),
-            None => {
-                let mut functions = Vec::new();
-                functions.try_push(api).and_then(|()| all.try_push(Found { library, functions }))
-            }
+            Some((_, functions)) => functions.try_push(api),
+            None => list_of(1, [api].into_iter()).and_then(|one| all.try_push((library, one))),
         };
         if added.is_err() {
             break;
         }
     }
-    all.iter().for_each(|found| name(patchers, trace, found));
-    let count = all.iter().map(|found| found.functions.len()).sum();
-    if count == 0 || !patchers.is_settled(count) && noted == Noted::OnceSettled {
+    let count = all.iter().map(|(_, functions)| functions.len()).sum();
+    if count == 0 || !p.patchers.is_settled(count) && noted == Noted::OnceSettled {
         return;
     }
-    for found in &mut all {
-        found.functions.retain(|api| patchers.note(*api as usize));
-        note(trace, found);
+    for (library, functions) in &mut all {
+        functions.retain(|api| p.patchers.note(*api as usize));
+        note(p, library.as_deref(), functions);
     }
 }
 
@@ -94,8 +85,15 @@ fn find_entries() {
 
 /// The path of the library to which the code at an entry jumps; inner `None`: it leads to no library. Outer `None`: it
 /// does not jump, or within this library.
-#[cold]
 fn replaced_by(entry: usize) -> Option<Option<String>> {
+    if entry == 0 {
+        return None;
+    }
+    // SAFETY: code of this library, which stays mapped. Another thread may be writing it: a part of a jump is no jump.
+    let code = unsafe { (entry as *const [u8; 8]).read_volatile() };
+    if !entry_jump::may_be_jump(code) {
+        return None;
+    }
     let destination = entry_jump::destination(entry, |at| mapped_modules::holding(at).is_some())?;
     match mapped_modules::holding(destination) {
         Some(library) if Some(library) == ours() => None,
@@ -105,25 +103,15 @@ fn replaced_by(entry: usize) -> Option<Option<String>> {
     }
 }
 
-/// Names the library in the trace.
 #[cold]
-fn name(patchers: &Patchers, trace: &TraceWriter, found: &Found) {
-    if let Some(path) = found.library.as_deref().filter(|path| !path.is_empty())
-        && patchers.add(path)
-    {
-        trace.define(&Definition::Setting { name: PATCHED_BY.into(), value: path.into() });
-    }
-}
-
-#[cold]
-fn note(trace: &TraceWriter, found: &Found) {
-    let Some(first) = found.functions.first().map(|api| api.name()) else { return };
-    let by = match found.library.as_deref() {
+fn note(p: &Process, library: Option<&str>, functions: &[Api]) {
+    let Some(first) = functions.first().map(|api| api.name()) else { return };
+    let by = match library {
         None => "generated code",
         Some("") => "the program",
         Some(path) => path,
     };
-    let text = match found.functions.len() {
+    let text = match functions.len() {
         1 => format!(
             "{by} replaced the beginning of {first}: its calls go through it, and memory belongs to what called it"
         ),
@@ -133,5 +121,5 @@ fn note(trace: &TraceWriter, found: &Found) {
             n - 1
         ),
     };
-    trace.define(&Definition::Note { text });
+    p.trace_writer.define(&Definition::Note { text });
 }

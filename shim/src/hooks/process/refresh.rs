@@ -32,7 +32,7 @@ pub fn refresh_reserves(p: &'static Process, device: DeviceId) {
 pub fn refresh_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.reap();
     if p.patchers.is_due(p.clock.now_ns()) {
-        patched_entries::look(&p.patchers, &p.trace_writer, Noted::AtOnce);
+        patched_entries::look(p, Noted::AtOnce);
     }
     p.stream_captures.forget_ended_threads(thread_slot::lives);
     match p.nvml.is_fresh(p, device) {

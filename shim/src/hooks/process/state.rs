@@ -8,7 +8,6 @@
 use crate::capture::Capture;
 use crate::config::Config;
 use crate::driver::api::Api;
-use crate::hooks::process::cost::HookCost;
 use crate::hooks::process::device_query;
 use crate::hooks::process::early_ranges;
 use crate::hooks::process::hot_page::{self, HotPage};
@@ -16,6 +15,7 @@ use crate::hooks::process::live_sites::LiveSites;
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::oom::OomReporter;
 use crate::hooks::process::patched_entries::{self, Noted};
+use crate::hooks::process::timed::HookCost;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
 use crate::model::attribution::patchers::Patchers;
@@ -201,7 +201,7 @@ pub fn current() -> &'static Process {
 #[inline(always)]
 pub fn existing() -> Option<&'static Process> {
     // SAFETY: null, or a state that is never freed.
-    unsafe { PAGE.allocator.state.load(Ordering::Acquire).as_ref() }
+    unsafe { PAGE.state.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
@@ -223,12 +223,7 @@ fn make_now() -> &'static Process {
     found::begin(|| PAGE.forget_libraries());
     hot_page::empty_in_children(&PAGE, forget_in_child);
     let fresh = Box::into_raw(Process::boxed());
-    match PAGE.allocator.state.compare_exchange(
-        null_mut(),
-        fresh,
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    ) {
+    match PAGE.state.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };
@@ -246,7 +241,7 @@ fn make_now() -> &'static Process {
             }
             record_settings(process);
             early_ranges::record(process);
-            patched_entries::look(&process.patchers, &process.trace_writer, Noted::AtOnce);
+            patched_entries::look(process, Noted::AtOnce);
             process
         }
         // SAFETY: nobody else has seen ours; the winner's is never freed.
