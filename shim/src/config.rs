@@ -14,7 +14,7 @@ use vramtrace_format::outspec;
 use vramtrace_format::policy::{self, GroupSpec, Mode, OomReport};
 use vramtrace_format::recordspec::{self, OVERHEAD_DEFAULT, Recording};
 use vramtrace_format::size;
-use vramtrace_format::stackspec::{self, Tensors};
+use vramtrace_format::stackspec::{self, Languages, Tensors};
 
 /// All variables. For others a line names the nearest of these.
 pub const KNOWN: [&str; 22] = [
@@ -220,12 +220,13 @@ impl Config {
 
     fn set(&mut self, name: &OsStr, value: OsString) {
         let text = value.to_string_lossy().into_owned();
+        let text = text.as_str();
         let Some(known) = name.to_str() else { return self.unknown(name) };
         // An empty cap is an error, not "no cap".
         if text.is_empty() && known != "VRAMTRACE_CAP" && KNOWN.contains(&known) {
             return;
         }
-        let given = Given { name: known, text: &text };
+        let given = Given { name: known, text, complaints: &mut self.complaints };
         match known {
             "VRAMTRACE_OUT" => {
                 let parsed = outspec::parse(value.as_bytes()).map(|out| match out {
@@ -233,93 +234,76 @@ impl Config {
                     outspec::Out::Off => Out::Off,
                     outspec::Out::Pattern(_) => Out::Pattern(value.clone()),
                 });
-                self.take(given, parsed, "using the default name", |it, out| it.out = out);
+                given.put(&mut self.out, parsed, "using the default name")
             }
-            "VRAMTRACE_MAX" => self.take(given, most(&text), "using 2GiB", |it, max| it.max = max),
+            "VRAMTRACE_MAX" => given.put(&mut self.max, most(text), "using 2GiB"),
             "VRAMTRACE_CAP" => {
-                let parsed = capspec::parse(&text);
+                let parsed = capspec::parse(text).map(Some);
                 self.rules.bad |= parsed.is_err();
-                self.take(given, parsed, REFUSED, |it, spec| it.rules.spec = Some(spec));
+                given.put(&mut self.rules.spec, parsed, REFUSED)
             }
             "VRAMTRACE_CAP_GROUP" => {
-                let parsed = GroupSpec::parse(&text);
+                let parsed = GroupSpec::parse(text).map(Some);
                 self.rules.bad |= parsed.is_err();
-                self.settings.push((known.into(), text.clone()));
-                self.take(given, parsed, REFUSED, |it, group| it.rules.group = Some(group));
+                self.settings.push((known.into(), text.into()));
+                given.put(&mut self.rules.group, parsed, REFUSED)
             }
             "VRAMTRACE_CAP_MODE" => {
-                self.take(given, Mode::parse(&text), "using refuse", |it, mode| {
-                    it.rules.mode = mode
-                })
+                given.put(&mut self.rules.mode, Mode::parse(text), "using refuse")
             }
             "VRAMTRACE_CAP_WARN" => {
-                let parsed = policy::soft(&text);
-                let instead = "there is no soft limit";
-                self.take(given, parsed, instead, |it, soft| it.rules.soft = Some(soft))
+                let parsed = policy::soft(text).map(Some);
+                given.put(&mut self.rules.soft, parsed, "there is no soft limit")
             }
             "VRAMTRACE_STACKS" => {
-                self.take(given, stackspec::languages(&text), DEFAULT, |it, of| {
-                    (it.stacks.native, it.stacks.python) = (of.native, of.python);
-                })
+                let Stacks { native_depth, python_depth, .. } = self.stacks;
+                let parsed = stackspec::languages(text).map(|Languages { native, python }| {
+                    Stacks { native, python, native_depth, python_depth }
+                });
+                given.put(&mut self.stacks, parsed, DEFAULT)
             }
             "VRAMTRACE_STACK_DEPTH" => {
-                self.take(given, stackspec::depth(&text), DEFAULT, |it, depth| {
-                    (it.stacks.native_depth, it.stacks.python_depth) = (depth, depth);
-                })
+                let Stacks { native, python, .. } = self.stacks;
+                let parsed = stackspec::depth(text).map(|depth| Stacks {
+                    native,
+                    python,
+                    native_depth: depth,
+                    python_depth: depth,
+                });
+                given.put(&mut self.stacks, parsed, DEFAULT)
             }
-            "VRAMTRACE_TENSORS" => {
-                self.take(given, stackspec::tensors(&text), DEFAULT, |it, of| it.tensors = of)
-            }
+            "VRAMTRACE_TENSORS" => given.put(&mut self.tensors, stackspec::tensors(text), DEFAULT),
             "VRAMTRACE_FORWARD" => {
-                let parsed = one_of(&text, ["on", "off"], "is not on or off");
-                self.take(given, parsed, DEFAULT, |it, forward| it.forward = forward)
+                let parsed = one_of(text, ["on", "off"], "is not on or off");
+                given.put(&mut self.forward, parsed, DEFAULT)
             }
             "VRAMTRACE_RECORD" => {
-                let parsed = recordspec::recording(&text);
-                self.take(given, parsed, "using full", |it, recording| it.recording = recording)
+                given.put(&mut self.recording, recordspec::recording(text), "using full")
             }
             "VRAMTRACE_OVERHEAD" => {
-                let parsed = recordspec::overhead(&text);
-                self.take(given, parsed, "using 2%", |it, overhead| it.overhead = overhead)
+                given.put(&mut self.overhead, recordspec::overhead(text), "using 2%")
             }
             "VRAMTRACE_EXCLUSIVE" => {
                 let wrong = "is not 1 (no other process uses the card) or 0";
-                let parsed = one_of(&text, ["1", "0"], wrong);
-                self.take(given, parsed, DEFAULT, |it, exclusive| it.exclusive = exclusive)
+                given.put(&mut self.exclusive, one_of(text, ["1", "0"], wrong), DEFAULT)
             }
             "VRAMTRACE_OOM_REPORT" => {
-                let parsed = OomReport::parse(&text);
-                self.take(given, parsed, "using stderr", |it, report| it.oom_report = report)
+                given.put(&mut self.oom_report, OomReport::parse(text), "using stderr")
             }
             "VRAMTRACE_LIVE_DIR" => {
-                let parsed = absolute(value).ok_or("is no absolute path");
-                self.take(given, parsed, DEFAULT, |it, path| it.live_directory = Some(path))
+                let parsed = absolute(value).map(Some).ok_or("is no absolute path");
+                given.put(&mut self.live_directory, parsed, DEFAULT)
             }
             "XDG_RUNTIME_DIR" => self.runtime_directory = absolute(value),
-            // The others are read in `runtime::faults`.
-            _ if OF_TESTS.contains(&known) => match known {
-                "VRAMTRACE_TEST_PANIC" => self.test_panic = Some(text),
-                "VRAMTRACE_TEST_CLOCK" => self.test_clock = !text.is_empty(),
+            // Their names are in `OF_TESTS` alone; the others are read in `runtime::faults`.
+            _ if OF_TESTS.contains(&known) => match known.rsplit('_').next() {
+                Some("PANIC") => self.test_panic = Some(text.into()),
+                Some("CLOCK") => self.test_clock = !text.is_empty(),
                 _ => {}
             },
-            _ if SETTINGS.contains(&known) => self.settings.push((known.into(), text)),
+            _ if SETTINGS.contains(&known) => self.settings.push((known.into(), text.into())),
             _ if KNOWN.contains(&known) => {}
             _ => self.unknown(name),
-        }
-    }
-
-    /// Puts what a variable says in its place. Of one that is not understood a line says what is done `instead`.
-    fn take<T, E: Display>(
-        &mut self,
-        given: Given,
-        parsed: Result<T, E>,
-        instead: &str,
-        put: impl FnOnce(&mut Config, T),
-    ) {
-        let Given { name, text } = given;
-        match parsed {
-            Ok(value) => put(self, value),
-            Err(why) => self.complaints.push(format!("{name}={text}: {why}; {instead}")),
         }
     }
 
@@ -372,10 +356,21 @@ impl Config {
 }
 
 /// A variable that is set.
-#[derive(Clone, Copy)]
 struct Given<'a> {
     name: &'a str,
     text: &'a str,
+    complaints: &'a mut Vec<String>,
+}
+
+impl Given<'_> {
+    /// Puts what it says in its place. If it is not understood a line says what is done `instead`.
+    fn put<T, E: Display>(self, place: &mut T, parsed: Result<T, E>, instead: &str) {
+        let Given { name, text, complaints } = self;
+        match parsed {
+            Ok(value) => *place = value,
+            Err(why) => complaints.push(format!("{name}={text}: {why}; {instead}")),
+        }
+    }
 }
 
 /// What is done in place of settings that are not understood: most of them, and limits.
