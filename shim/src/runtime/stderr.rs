@@ -44,8 +44,7 @@ fn write_now(mut rest: &[u8]) {
 
 /// As write(2), like the next two.
 fn plain(bytes: &[u8]) -> isize {
-    // SAFETY: the slice is readable.
-    unsafe { libc::write(STDERR, bytes.as_ptr().cast(), bytes.len()) }
+    system::write(STDERR, bytes)
 }
 
 fn socket(bytes: &[u8]) -> isize {

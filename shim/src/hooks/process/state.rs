@@ -168,9 +168,7 @@ fn block_sampling(config: &Config) -> Option<BlockSampling> {
     if !config.samples_blocks() {
         return None;
     }
-    // SAFETY: takes no arguments.
-    let pid = unsafe { libc::getpid() } as u64;
-    let seed = clock::real_mono_ns() ^ pid << 40;
+    let seed = clock::real_mono_ns() ^ u64::from(std::process::id()) << 40;
     Some(BlockSampling::new(&hot().figures, seed, config.overhead))
 }
 
@@ -212,8 +210,7 @@ fn make() -> &'static Process {
         if let Some(made) = existing().or_else(|| own_stack::run(|| uncancelled(make_now))) {
             return made;
         }
-        // SAFETY: plain call.
-        unsafe { libc::sched_yield() };
+        std::thread::yield_now();
     }
     uncancelled(make_now)
 }
