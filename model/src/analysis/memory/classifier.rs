@@ -6,7 +6,7 @@
 //! PyTorch's allocator and dispatch (its native code, and Python lines that only pass a call on).
 //! `x + y` in `train.py` belongs to the program, a line of `transformers` to that package,
 //! `torch.optim` to PyTorch; cuBLAS and NCCL are separate. A block's stack with frames of PyTorch
-//! alone belongs to PyTorch. The recorder applies the same rules (`shim/src/oom/names.rs`).
+//! alone belongs to PyTorch. The recorder applies the same rules (`shim/src/hooks/process/oom/names.rs`).
 //!
 //! The recorder keeps the stack of the forward operation for memory that a node of PyTorch's backward pass allocates on a
 //! thread without Python frames. The holder is then `LogSoftmaxBackward0 of loss_utils.py:40 < train.py:23`.
