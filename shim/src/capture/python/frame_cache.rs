@@ -21,7 +21,7 @@
 use super::frame_reader::FrameReader;
 use super::freed_codes;
 use super::layout::{Chain, Layout};
-use super::memory::{Memory, Plain};
+use super::memory::Plain;
 use crate::capture::fingerprint::mix;
 
 /// Most frames of a stack that is cached; a deeper stack is walked each time. Their indices are bytes: 0 is that of no frame.
@@ -90,10 +90,7 @@ impl FrameCache {
         thread: usize,
         most: usize,
     ) -> Option<u64> {
-        let mut frame = Plain.word(thread + layout.first)?;
-        if let Some((current, _)) = layout.cframe {
-            frame = Plain.word(frame + current)?;
-        }
+        let (_, frame) = layout.first_frame(&Plain, thread)?;
         match layout.chain {
             Chain::Objects => self.of_objects(layout, code_type, frame, most),
             Chain::Entries | Chain::Markers => self.of::<false>(layout, code_type, frame, most),

@@ -2,6 +2,7 @@
 //! pointers. From 3.13 on the interpreter exports them (`_Py_DebugOffsets`), and those take precedence.
 
 use super::memory::{Memory, Plain};
+use std::cell::Cell;
 
 /// How frames are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,18 +201,26 @@ impl Layout {
             14 => (176, 248, 312, 400, 592, 616),
             _ => (176, 312, 376, 464, 688, 712),
         };
+        let is_out_of_range = Cell::new(false);
+        // A field's offset, and a field at a distance from one.
+        let near = |at: usize, distance: isize| {
+            let offset = read(at).wrapping_add_signed(distance);
+            is_out_of_range.set(is_out_of_range.get() || offset >= 1024);
+            offset
+        };
+        let field = |at: usize| near(at, 0);
         let own = Layout {
-            finalizing: read(32),
-            first: read(thread + 32),
-            previous: read(frame + 8),
-            code: read(frame + 16),
-            instruction: read(frame + 24),
-            owner: read(frame + 40),
-            file: read(code + 8),
-            name: read(code + 24),
-            line_table: read(code + 32),
-            first_line: read(code + 40),
-            bytecode: read(code + 72),
+            finalizing: field(32),
+            first: field(thread + 32),
+            previous: field(frame + 8),
+            code: field(frame + 16),
+            instruction: field(frame + 24),
+            owner: field(frame + 40),
+            file: field(code + 8),
+            name: field(code + 24),
+            line_table: field(code + 32),
+            first_line: field(code + 40),
+            bytecode: field(code + 72),
             ..self
         };
         let layout = match (read(16), self.minor) {
@@ -219,33 +228,35 @@ impl Layout {
             (_, 13 | 14) => Layout {
                 // A number of one code object may be another's, made by another thread.
                 version: 0,
-                first_traceable: match self.minor {
-                    13 => own.bytecode.wrapping_sub(16),
-                    _ => own.bytecode.wrapping_sub(24),
-                },
-                ascii: read(text + 24),
+                first_traceable: near(code + 72, if self.minor == 13 { -16 } else { -24 }),
+                ascii: field(text + 24),
                 // The UTF-8 form and its length follow.
-                compact: read(text + 24).wrapping_add(16),
+                compact: near(text + 24, 16),
                 objects: Objects {
-                    object_type: read(object + 8),
-                    bytes_size: read(bytes + 8),
-                    bytes_data: read(bytes + 16),
-                    text_state: read(text + 8),
-                    text_length: read(text + 16),
-                    text_hash: read(text + 16).wrapping_add(8),
+                    object_type: field(object + 8),
+                    bytes_size: field(bytes + 8),
+                    bytes_data: field(bytes + 16),
+                    text_state: field(text + 8),
+                    text_length: field(text + 16),
+                    text_hash: near(text + 16, 8),
                     text_kind_bit: if self.minor == 13 { 2 } else { 8 },
                 },
                 thread_bytecode: (self.minor == 14)
-                    .then(|| ThreadBytecode { copies: read(code + 80), index: read(frame + 56) }),
+                    .then(|| ThreadBytecode { copies: field(code + 80), index: field(frame + 56) }),
                 ..own
             },
-            _ => {
-                return Err(LayoutError::FreeThreaded);
-            }
+            _ => return Err(LayoutError::FreeThreaded),
         };
-        match layout.fields().all(|field| field < 1024) {
-            true => Ok(layout),
-            false => Err(LayoutError::OutOfRange),
+        if is_out_of_range.get() { Err(LayoutError::OutOfRange) } else { Ok(layout) }
+    }
+
+    /// The `_PyCFrame` of a thread by its state, where this version has such, and the thread's first frame.
+    #[inline(always)]
+    pub fn first_frame(&self, memory: &impl Memory, thread: usize) -> Option<(usize, usize)> {
+        let first = memory.word(thread + self.first)?;
+        match self.cframe {
+            Some((current, _)) => Some((first, memory.word(first + current)?)),
+            None => Some((first, first)),
         }
     }
 
@@ -264,31 +275,6 @@ impl Layout {
     /// A build without the interpreter's lock.
     pub fn is_free_threaded(&self) -> bool {
         self.objects != Objects::WITH_GIL
-    }
-
-    fn fields(&self) -> impl Iterator<Item = usize> {
-        let Layout { finalizing, first, previous, code, instruction, owner, .. } = *self;
-        let Layout { file, name, line_table, first_line, bytecode, .. } = *self;
-        let Layout { first_traceable, ascii, compact, objects, .. } = *self;
-        let Objects { object_type, bytes_size, bytes_data, text_length, text_state, .. } = objects;
-        let copies = self.thread_bytecode.iter().flat_map(|copy| [copy.copies, copy.index]);
-        [
-            finalizing,
-            first,
-            previous,
-            code,
-            instruction,
-            owner,
-            file,
-            name,
-            line_table,
-            first_line,
-            bytecode,
-        ]
-        .into_iter()
-        .chain([first_traceable, ascii, compact, object_type, bytes_size, bytes_data])
-        .chain([text_length, text_state])
-        .chain(copies)
     }
 }
 

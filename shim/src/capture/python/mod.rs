@@ -163,60 +163,12 @@ impl Python {
             Some(Some(thread)) => thread,
         };
         if state == UNTRIED {
-            return self.try_out(interpreter, thread, out);
+            return interpreter.try_out(thread, out);
         }
         Ok(match interpreter.walk(&Plain, thread, out) {
             Some(walked) => Found::Frames(walked),
             None => Found::Off,
         })
-    }
-
-    #[cold]
-    fn try_out(
-        &self,
-        interpreter: &Interpreter,
-        thread: usize,
-        out: Frames<'_>,
-    ) -> Result<Found, &'static str> {
-        let off = |why| match interpreter.state.swap(OFF, Ordering::AcqRel) {
-            OFF => Ok(Found::Off),
-            _ => Err(why),
-        };
-        let tried = Careful::with(|careful| self.try_with(careful, interpreter, thread, out, &off));
-        match tried {
-            Some(found) => found,
-            None => off("this process may not read its own memory through the kernel"),
-        }
-    }
-
-    fn try_with(
-        &self,
-        careful: &Careful,
-        interpreter: &Interpreter,
-        thread: usize,
-        out: Frames<'_>,
-        off: &dyn Fn(&'static str) -> Result<Found, &'static str>,
-    ) -> Result<Found, &'static str> {
-        let Frames { frames, groups } = out;
-        let again = Frames { frames: &mut *frames, groups };
-        let Some(walked) = interpreter.walk(careful, thread, again) else {
-            return off("its frames are not laid out as this version's are");
-        };
-        if walked.frames == 0 {
-            // No frame to test yet.
-            return Ok(Found::Frames(walked));
-        }
-        for frame in &frames[..walked.frames] {
-            let Some(code) = code::read(careful, &interpreter.layout, frame.code) else {
-                return off("its code objects are not laid out as this version's are");
-            };
-            if code.file.is_empty() && code.name.is_empty() || code.first_line < 0 {
-                return off("its code objects have no names");
-            }
-        }
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        let _ = interpreter.state.compare_exchange(UNTRIED, TRUSTED, order.0, order.1);
-        Ok(Found::Frames(walked))
     }
 }
 
@@ -302,6 +254,43 @@ impl Interpreter {
             return Some(running);
         }
         (!thread.is_null()).then_some(thread as usize)
+    }
+
+    /// The self-test. `Err`: as [`Python::walk`].
+    #[cold]
+    fn try_out(&self, thread: usize, out: Frames<'_>) -> Result<Found, &'static str> {
+        let tried = Careful::with(|careful| self.try_with(careful, thread, out));
+        match tried.unwrap_or(Err("this process may not read its own memory through the kernel")) {
+            Err(why) if self.state.swap(OFF, Ordering::AcqRel) != OFF => Err(why),
+            Err(_) => Ok(Found::Off),
+            Ok(walked) => {
+                // Without a frame there was nothing to test.
+                let next = if walked.frames > 0 { TRUSTED } else { UNTRIED };
+                let order = (Ordering::AcqRel, Ordering::Relaxed);
+                let _ = self.state.compare_exchange(UNTRIED, next, order.0, order.1);
+                Ok(Found::Frames(walked))
+            }
+        }
+    }
+
+    fn try_with(
+        &self,
+        careful: &Careful,
+        thread: usize,
+        out: Frames<'_>,
+    ) -> Result<Walked, &'static str> {
+        let Frames { frames, groups } = out;
+        let all = Frames { frames: &mut *frames, groups };
+        let walked = self.walk(careful, thread, all);
+        let walked = walked.ok_or("its frames are not laid out as this version's are")?;
+        for frame in &frames[..walked.frames] {
+            let code = code::read(careful, &self.layout, frame.code);
+            let code = code.ok_or("its code objects are not laid out as this version's are")?;
+            if code.file.is_empty() && code.name.is_empty() || code.first_line < 0 {
+                return Err("its code objects have no names");
+            }
+        }
+        Ok(walked)
     }
 
     #[inline]

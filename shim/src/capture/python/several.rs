@@ -45,7 +45,7 @@ impl Interpreters {
     fn running_by(&self, memory: &Careful, layout: &Layout) -> Option<usize> {
         let is_ours = |state: usize| {
             memory.word(state + thread_id(layout.minor)) == Some(thread_pointer())
-                && first_frame(memory, layout, state).is_some_and(|frame| frame != 0)
+                && layout.first_frame(memory, state).is_some_and(|(_, frame)| frame != 0)
         };
         let current = (self.current)() as usize;
         // The lock's holder is another thread, or none, if this thread released the lock around its
@@ -72,14 +72,6 @@ impl Interpreters {
             interpreter = memory.word(interpreter + NEXT_INTERPRETER)?;
         }
         None
-    }
-}
-
-fn first_frame(memory: &Careful, layout: &Layout, state: usize) -> Option<usize> {
-    let first = memory.word(state + layout.first)?;
-    match layout.cframe {
-        Some((current, _)) => memory.word(first + current),
-        None => Some(first),
     }
 }
 

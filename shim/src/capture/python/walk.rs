@@ -53,11 +53,7 @@ pub fn walk(
 ) -> Option<Walked> {
     let mut state =
         State { memory, layout, code_type, out, walked: Walked::default(), begun: 0, file: (0, 0) };
-    match layout.chain {
-        Chain::Objects => state.objects(thread)?,
-        Chain::Entries => state.entries(thread)?,
-        Chain::Markers => state.markers(thread)?,
-    }
+    state.all(thread)?;
     Some(state.walked)
 }
 
@@ -124,72 +120,53 @@ struct State<'a, M> {
 }
 
 impl<M: Memory> State<'_, M> {
-    fn objects(&mut self, thread: usize) -> Option<()> {
-        let mut frame = self.memory.word(thread + self.layout.first)?;
+    #[inline(always)]
+    fn all(&mut self, thread: usize) -> Option<()> {
+        let (memory, layout) = (self.memory, self.layout);
+        // What marks the current group in the C stack, up to 3.11.
+        let (mut entry, mut frame) = layout.first_frame(memory, thread)?;
         for _ in 0..MOST {
             if frame == 0 {
                 return Some(());
             }
-            let code = self.memory.word(frame + self.layout.code)?;
-            let unit = if self.layout.minor == 10 { 2 } else { 1 };
-            let last = self.memory.int(frame + self.layout.instruction)?;
-            if !self.is_code(code)? {
-                return None;
-            }
-            if !self.keep(code, last.checked_mul(unit)?)? {
-                return Some(());
-            }
-            frame = self.memory.word(frame + self.layout.previous)?;
-        }
-        self.stop()
-    }
-
-    fn entries(&mut self, thread: usize) -> Option<()> {
-        let (current, before) = self.layout.cframe?;
-        let mut entry = self.memory.word(thread + self.layout.first)?;
-        let mut frame = self.memory.word(entry + current)?;
-        for _ in 0..MOST {
-            if frame == 0 {
-                return Some(());
-            }
-            self.frame(frame)?;
-            if self.memory.byte(frame + IS_ENTRY)? != 0 {
-                if self.close(entry) {
-                    return Some(());
+            let has_enough = match layout.chain {
+                Chain::Objects => !self.object(frame)?,
+                Chain::Entries => {
+                    self.frame(frame)?;
+                    let has_entry = memory.byte(frame + IS_ENTRY)? != 0;
+                    let has_enough = has_entry && self.close(entry);
+                    if has_entry && !has_enough {
+                        entry = memory.word(entry + layout.cframe?.1)?;
+                    }
+                    has_enough
                 }
-                entry = self.memory.word(entry + before)?;
-            }
-            frame = self.memory.word(frame + self.layout.previous)?;
-        }
-        self.stop()
-    }
-
-    fn markers(&mut self, thread: usize) -> Option<()> {
-        let mut frame = self.memory.word(thread + self.layout.first)?;
-        if let Some((current, _)) = self.layout.cframe {
-            frame = self.memory.word(frame + current)?;
-        }
-        for _ in 0..MOST {
-            if frame == 0 {
+                Chain::Markers if memory.byte(frame + layout.owner)? >= OWNED_BY_C => {
+                    self.close(frame)
+                }
+                Chain::Markers => {
+                    self.frame(frame)?;
+                    false
+                }
+            };
+            if has_enough {
                 return Some(());
             }
-            if self.memory.byte(frame + self.layout.owner)? >= OWNED_BY_C {
-                if self.close(frame) {
-                    return Some(());
-                }
-            } else {
-                self.frame(frame)?;
-            }
-            frame = self.memory.word(frame + self.layout.previous)?;
+            frame = memory.word(frame + layout.previous)?;
         }
-        self.stop()
-    }
-
-    /// There are more frames: those that were kept are the innermost, and the last group has no entry.
-    #[cold]
-    fn stop(&mut self) -> Option<()> {
+        // There are more frames: those that were kept are the innermost, and the last group has no entry.
         self.walked.cut = true;
         Some(())
+    }
+
+    /// A frame object (up to 3.10). False: there is no room for more.
+    fn object(&mut self, frame: usize) -> Option<bool> {
+        let code = self.memory.word(frame + self.layout.code)?;
+        let last = self.memory.int(frame + self.layout.instruction)?;
+        let unit = if self.layout.minor == 10 { 2 } else { 1 };
+        if !self.is_code(code)? {
+            return None;
+        }
+        self.keep(code, last.checked_mul(unit)?)
     }
 
     /// An interpreter's frame (3.11 on).
