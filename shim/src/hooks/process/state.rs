@@ -127,7 +127,7 @@ impl Process {
             devices: Devices::default(),
             contexts: Contexts::default(),
             launched_kernels: LaunchedKernels::default(),
-            vmm: Vmm::new(),
+            vmm: Vmm::default(),
             mapped_resources: Lock::default(),
             imports: Lock::new(()),
             exports: Exports::default(),

@@ -7,7 +7,7 @@ use crate::runtime::reserve;
 use vramtrace_format::address_space::{self, AddressSpace, Mapping, Taken};
 use vramtrace_format::{DeviceId, StackId};
 
-use super::objects::{Change, Object, Objects, What};
+use super::objects::{Change, Object, What};
 use super::ties::{Owner, Region, Tie, Ties};
 
 /// References dropped by a call in progress, to be passed to [`State::settle`].
@@ -61,7 +61,9 @@ struct Handle {
 
 #[derive(Debug)]
 pub struct State<P> {
-    objects: Objects<P>,
+    /// By their numbers, which are never given again; the driver reuses handles.
+    objects: Map<u64, Object<P>>,
+    last: u64,
     handles: Map<u64, Handle>,
     pub(super) space: AddressSpace,
     ties: Ties,
@@ -70,7 +72,8 @@ pub struct State<P> {
 impl<P> Default for State<P> {
     fn default() -> Self {
         State {
-            objects: Objects::default(),
+            objects: Map::default(),
+            last: 0,
             handles: Map::default(),
             space: AddressSpace::default(),
             ties: Ties::default(),
@@ -80,11 +83,11 @@ impl<P> Default for State<P> {
 
 impl<P> State<P> {
     pub fn object(&self, number: u64) -> Option<&Object<P>> {
-        self.objects.get(number)
+        self.objects.get(&number)
     }
 
     pub fn object_mut(&mut self, number: u64) -> Option<&mut Object<P>> {
-        self.objects.get_mut(number)
+        self.objects.get_mut(&number)
     }
 
     pub fn by_handle(&self, handle: u64) -> Option<u64> {
@@ -117,7 +120,10 @@ impl<P> State<P> {
         size: u64,
     ) -> (u64, Settled<P>) {
         let stale = self.forget_handle(handle);
-        let object = self.objects.create(what, device, size);
+        self.last += 1;
+        let object = self.last;
+        // Without host memory (see `make_room`) its bytes stay counted.
+        let _ = self.objects.insert(object, Object::new(what, device, size));
         let _ = self.handles.insert(handle, Handle { object, count: 1 });
         (object, stale)
     }
@@ -125,26 +131,30 @@ impl<P> State<P> {
     /// An import returned `handle`: a second reference if the handle is known (the same object imported
     /// again), otherwise a new object. Returns its number.
     pub fn imported(&mut self, handle: u64, device: DeviceId) -> u64 {
-        if let Some(known) = self.handles.get_mut(&handle)
-            && self.objects.add_reference(known.object)
-        {
-            known.count += 1;
-            return known.object;
+        match self.hold_handle(handle) {
+            Some(object) => {
+                let _ = self.held_by_handle(object, handle);
+                object
+            }
+            None => self.created(handle, What::Imported, device, 0).0,
         }
-        self.created(handle, What::Imported, device, 0).0
+    }
+
+    /// `None`: there is no such object.
+    fn hold(&mut self, object: u64) -> Option<u64> {
+        self.objects.get_mut(&object)?.references += 1;
+        Some(object)
     }
 
     /// Adds a reference for a call that is about to refer to the handle's object, so that its end
     /// cannot be announced before the call's result is known.
     pub fn hold_handle(&mut self, handle: u64) -> Option<u64> {
-        let object = self.by_handle(handle)?;
-        self.objects.add_reference(object).then_some(object)
+        self.hold(self.by_handle(handle)?)
     }
 
     /// The same for the object that is mapped at `address`.
     pub fn hold_address(&mut self, address: u64) -> Option<u64> {
-        let object = self.space.at(address)?.object;
-        self.objects.add_reference(object).then_some(object)
+        self.hold(self.space.at(address)?.object)
     }
 
     /// The same for all objects mapped in a range, each with its part of the range.
@@ -157,7 +167,8 @@ impl<P> State<P> {
         let State { space, objects, .. } = self;
         let mut held = vec_of(space.touching(address, size).count())?;
         for part in space.touching(address, size) {
-            if objects.add_reference(part.object) {
+            if let Some(object) = objects.get_mut(&part.object) {
+                object.references += 1;
                 let from = part.address.max(address);
                 let size = (part.address + part.size).min(end) - from;
                 held.try_push((part.object, from - address, size))?;
@@ -197,7 +208,7 @@ impl<P> State<P> {
         let put = self.space.put(mapping, by, bytes);
         // Each piece holds the object.
         for _ in put.pieces.iter().skip(1) {
-            self.objects.add_reference(mapping.object);
+            self.hold(mapping.object);
         }
         let mut settled = self.settle(stale, true);
         if put.pieces.is_empty() {
@@ -228,7 +239,7 @@ impl<P> State<P> {
     pub fn begin_unmap(&mut self, address: u64, size: u64) -> Dropped {
         let objects = &self.objects;
         let maker = |number| {
-            let object = objects.get(number);
+            let object = objects.get(&number);
             let (stack, device) = object
                 .map_or((StackId(0), DeviceId::UNKNOWN), |object| (object.maker, object.device));
             address_space::Owner { stack, device }
@@ -236,7 +247,7 @@ impl<P> State<P> {
         let taken = self.space.take(address, size, maker);
         // First adds references for the parts that stay, so that no object ends in between.
         for mapping in &taken.rest {
-            self.objects.add_reference(mapping.object);
+            self.hold(mapping.object);
         }
         let mut dropped = Dropped::default();
         for mapping in &taken.whole {
@@ -261,14 +272,16 @@ impl<P> State<P> {
     pub fn settle(&mut self, dropped: Dropped, done: bool) -> Settled<P> {
         let mut settled = Settled::default();
         for number in &dropped.references {
-            match self.objects.settle(*number, done) {
-                // Without host memory its bytes stay counted.
-                (Change::Gone, Some(object)) => {
+            match self.objects.get_mut(number).map(|object| object.settle(done)) {
+                Some(Change::Gone) => {
                     self.space.forget_object(*number);
-                    let _ = settled.ended.try_push((*number, object));
+                    if let Some(object) = self.objects.remove(number) {
+                        // Without host memory its bytes stay counted.
+                        let _ = settled.ended.try_push((*number, object));
+                    }
                 }
-                (Change::Revived, _) => drop(settled.revived.try_push(*number)),
-                _ => {}
+                Some(Change::Revived) => drop(settled.revived.try_push(*number)),
+                Some(Change::Nothing) | None => {}
             }
         }
         if !done {
@@ -326,7 +339,8 @@ impl<P> State<P> {
     fn drop_reference(&mut self, object: u64, dropped: &mut Dropped) {
         // Without host memory the reference is not dropped: the count is then too high, never too low.
         let noted = dropped.references.try_push(object);
-        if noted.is_ok() && self.objects.begin_drop(object) == Change::Ends {
+        let known = self.objects.get_mut(&object).filter(|_| noted.is_ok());
+        if known.is_some_and(Object::begin_drop) {
             // If it is not announced now, it is when it is settled.
             let _ = dropped.ended.try_push(object);
         }
@@ -334,7 +348,7 @@ impl<P> State<P> {
 
     #[cfg(test)]
     pub fn references(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        self.objects.references()
+        self.objects.iter().map(|(number, object)| (*number, object.references))
     }
 }
 

@@ -2,10 +2,9 @@
 //! of sparse arrays backed by an object.
 
 use crate::runtime::fallible::{TryPush, list_of};
-use crate::runtime::fallible_map::Map;
 
 /// The holder of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A multicast object, by its number.
     Multicast(u64),
@@ -40,37 +39,27 @@ pub struct Tie {
     pub object: u64,
 }
 
+/// In the order in which they were made.
 #[derive(Debug, Default)]
-pub struct Ties {
-    by_owner: Map<Owner, Vec<Tie>>,
-}
+pub struct Ties(Vec<(Owner, Tie)>);
 
 impl Ties {
     /// Without host memory the tie is dropped and its reference stays: the count is then too high,
     /// never too low.
     pub fn put(&mut self, owner: Owner, tie: Tie) {
-        if let Ok(ties) = self.by_owner.get_or_insert(owner, Vec::new()) {
-            let _ = ties.try_push(tie);
-        }
+        let _ = self.0.try_push((owner, tie));
     }
 
     /// Removes and returns the ties of `owner` in `region`, or all of them without one. Empty without
     /// host memory for the list.
     pub fn take(&mut self, owner: Owner, region: Option<Region>) -> Vec<Tie> {
-        let Some(ties) = self.by_owner.get_mut(&owner) else { return Vec::new() };
-        let taken = match region {
-            None => std::mem::take(ties),
-            Some(region) => {
-                let covered = ties.iter().filter(|tie| region.covers(&tie.region)).copied();
-                let Ok(covered) = list_of(ties.len(), covered) else { return Vec::new() };
-                ties.retain(|tie| !region.covers(&tie.region));
-                covered
-            }
+        let is_taken = |(of, tie): &(Owner, Tie)| {
+            *of == owner && region.is_none_or(|region| region.covers(&tie.region))
         };
-        if ties.is_empty() {
-            self.by_owner.remove(&owner);
-        }
-        taken
+        let taken = || self.0.iter().filter(|one| is_taken(one)).map(|(_, tie)| *tie);
+        let Ok(list) = list_of(taken().count(), taken()) else { return Vec::new() };
+        self.0.retain(|one| !is_taken(one));
+        list
     }
 }
 
@@ -89,6 +78,6 @@ mod tests {
         assert_eq!(ties.take(owner, Some(Region::span(0, 0, 20))).len(), 2);
         assert!(ties.take(Owner::Array(7), None).is_empty());
         assert_eq!(ties.take(owner, None).len(), 1);
-        assert!(ties.by_owner.is_empty());
+        assert!(ties.0.is_empty());
     }
 }
