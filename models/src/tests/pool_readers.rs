@@ -6,11 +6,8 @@ use loom::thread;
 use crate::model::pool_readers::Readers;
 use crate::runtime::atomics::{AtomicU64, Ordering};
 
-const NUMBER: u64 = 7;
-
 struct Pool {
-    readers: Readers<1>,
-    others: AtomicU64,
+    readers: Readers,
     is_destroying: AtomicU64,
     /// The driver is asked for its figures, or has destroyed it.
     driver: AtomicU64,
@@ -19,15 +16,16 @@ struct Pool {
 const GONE: u64 = 1 << 32;
 
 /// The thread that destroys it does not wait here: it gives up where it sees a reader.
-fn no_pool_is_read_after_its_destruction(thread: usize) {
-    loom::model(move || {
+#[test]
+fn a_reader_is_seen_or_sees_the_destruction() {
+    loom::model(|| {
         let zero = || AtomicU64::new(0);
-        let (others, is_destroying, driver) = (zero(), zero(), zero());
-        let pool = Arc::new(Pool { readers: Readers::default(), others, is_destroying, driver });
+        let (is_destroying, driver) = (zero(), zero());
+        let pool = Arc::new(Pool { readers: Readers::default(), is_destroying, driver });
         let reads = {
             let pool = pool.clone();
             thread::spawn(move || {
-                let _reading = pool.readers.begin(thread, NUMBER, &pool.others);
+                let _reading = pool.readers.begin();
                 if pool.is_destroying.load(Ordering::SeqCst) == 0 {
                     let before = pool.driver.fetch_add(1, Ordering::Relaxed);
                     assert_eq!(before, 0, "it is gone and read");
@@ -36,20 +34,10 @@ fn no_pool_is_read_after_its_destruction(thread: usize) {
             })
         };
         pool.is_destroying.store(1, Ordering::SeqCst);
-        if !pool.readers.any(NUMBER, &pool.others) {
+        if !pool.readers.any() {
             let before = pool.driver.fetch_add(GONE, Ordering::Relaxed);
             assert_eq!(before, 0, "it is destroyed and being read");
         }
         reads.join().unwrap();
     });
-}
-
-#[test]
-fn a_thread_with_a_word_is_seen_or_sees_the_destruction() {
-    no_pool_is_read_after_its_destruction(0);
-}
-
-#[test]
-fn a_thread_without_one_is_seen_or_sees_the_destruction() {
-    no_pool_is_read_after_its_destruction(1);
 }

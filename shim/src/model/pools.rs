@@ -14,14 +14,12 @@ mod pool;
 
 pub use pool::{GONE, OWN_IDS, Pool};
 
-use crate::model::pool_readers::{self, Readers};
-use crate::runtime::fallible::TryPush;
+use crate::model::pool_readers;
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::{KeyedSlot, Table};
 use crate::runtime::lock::Lock;
-use crate::runtime::thread_numbers::{self, OWN};
 use crate::runtime::zero_pages::{ZeroPages, Zeroed};
-use pool::{DESTROYED, DESTROYING, Group, LIVE, NAMED, UNUSED};
+use pool::{DESTROYED, DESTROYING, Group, LIVE, NAMED, UNUSED, group_of};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vramtrace_format::{DeviceId, Kind, PoolOrigin};
@@ -60,15 +58,8 @@ unsafe impl Zeroed for Chunk {}
 struct Known {
     /// By handle: the number of the pool.
     handles: Table<KeyedSlot<u32>>,
-    /// The first unused pool of each group; 0: none.
-    unused: Vec<(Group, u32)>,
-}
-
-impl Known {
-    fn first_unused(&mut self, group: Group) -> Option<&mut u32> {
-        let first = self.unused.iter_mut().find(|(of, _)| *of == group);
-        first.map(|(_, first)| first).filter(|first| **first != 0)
-    }
+    /// The first unused pool of each group, with or without an id of its own; 0: none.
+    unused: Map<(Group, bool), u32>,
 }
 
 pub struct Pools {
@@ -82,7 +73,6 @@ pub struct Pools {
     overflowed: AtomicBool,
     /// The recorded figures of each shared id.
     shared: Lock<Map<u16, [u64; 2]>>,
-    readers: Readers<OWN>,
 }
 
 impl Default for Pools {
@@ -94,7 +84,6 @@ impl Default for Pools {
             freed: AtomicU32::new(0),
             overflowed: AtomicBool::new(false),
             shared: Lock::new(Map::default()),
-            readers: Readers::default(),
         }
     }
 }
@@ -171,11 +160,9 @@ impl Pools {
             self.overflowed.store(true, Ordering::Relaxed);
             return None;
         };
-        let group = pool.group();
-        if let Some(first) = known.first_unused(group).filter(|first| **first == pool.number()) {
-            *first = pool.next_unused.load(Ordering::Relaxed);
-        } else {
-            self.count.store(pool.number(), Ordering::Release);
+        match known.unused.get_mut(&pool.group()).filter(|first| **first == pool.number()) {
+            Some(first) => *first = pool.next_unused.load(Ordering::Relaxed),
+            None => self.count.store(pool.number(), Ordering::Release),
         }
         pool.handle.store(handle, Ordering::Relaxed);
         pool.state.store(state, Ordering::Release);
@@ -198,11 +185,11 @@ impl Pools {
         kind: Kind,
         origin: PoolOrigin,
     ) -> Option<&Pool> {
+        let group = group_of(device, kind, origin);
         for shares_id in [false, true] {
-            let group =
-                Group { device: device.0, kind: kind as u8, origin: origin as u8, shares_id };
-            if let Some(first) = known.first_unused(group) {
-                return self.by_number(*first);
+            let first = known.unused.get(&(group, shares_id));
+            if let Some(unused) = first.and_then(|first| self.by_number(*first)) {
+                return Some(unused);
             }
             // One without an id of its own is taken only if there is none that has one.
             if !shares_id && self.count.load(Ordering::Relaxed) < OWN_IDS {
@@ -214,9 +201,7 @@ impl Pools {
             return None;
         }
         let pool = &self.chunks[index / CHUNK].get_or_make()?.pools[index % CHUNK];
-        pool.device.store(device.0.into(), Ordering::Relaxed);
-        pool.kind.store(kind as u32, Ordering::Relaxed);
-        pool.origin.store(origin as u8, Ordering::Relaxed);
+        pool.group.store(group, Ordering::Relaxed);
         pool.number.store(index as u32 + 1, Ordering::Relaxed);
         Some(pool)
     }
@@ -235,8 +220,7 @@ impl Pools {
     /// The driver's handle, while the pool can be queried: until the value is dropped, it is not destroyed.
     #[inline(always)]
     pub fn begin_reading<'a>(&'a self, pool: &'a Pool) -> Option<Reader<'a>> {
-        let (thread, number) = (thread_numbers::number(), pool.number().into());
-        let reader = Reader { pool, _reading: self.readers.begin(thread, number, &pool.readers) };
+        let reader = Reader { pool, _reading: pool.readers.begin() };
         (pool.state.load(Ordering::SeqCst) == LIVE).then_some(reader)
     }
 
@@ -247,10 +231,9 @@ impl Pools {
         pool.state.store(DESTROYING, Ordering::SeqCst);
         // The driver may not be asked for the figures of a pool while it destroys it. A reader waits for nothing but
         // the driver; the bound is for one that ended inside it.
-        let is_read = || self.readers.any(number.into(), &pool.readers);
-        if is_read() {
+        if pool.readers.any() {
             let until = Instant::now() + READERS_WAIT;
-            while is_read() && Instant::now() < until {
+            while pool.readers.any() && Instant::now() < until {
                 std::thread::yield_now();
             }
         }
@@ -308,16 +291,8 @@ impl Pools {
         settle();
         self.record(pool, [0, 0], |_| ());
         let mut known = self.known.lock();
-        let group = pool.group();
-        let list = match known.unused.iter().position(|(of, _)| *of == group) {
-            Some(at) => Some(&mut known.unused[at].1),
-            None => match known.unused.try_push((group, 0)) {
-                Ok(()) => known.unused.last_mut().map(|(_, first)| first),
-                // Without host memory the number is lost.
-                Err(_) => None,
-            },
-        };
-        if let Some(first) = list {
+        // Without host memory the number is lost.
+        if let Ok(first) = known.unused.get_or_insert(pool.group(), 0) {
             pool.next_unused.store(*first, Ordering::Relaxed);
             *first = pool.number();
         }

@@ -1,6 +1,7 @@
 //! One pool: what is known of it, and its state.
 
 use crate::model::cap::{Growth, Reading};
+use crate::model::pool_readers::Readers;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::{DeviceId, Kind, PoolId, PoolOrigin};
 
@@ -27,9 +28,7 @@ pub struct Pool {
     /// From 1.
     pub(super) number: AtomicU32,
     pub(super) handle: AtomicU64,
-    pub(super) device: AtomicU32,
-    pub(super) kind: AtomicU32,
-    pub(super) origin: AtomicU8,
+    pub(super) group: AtomicU32,
     pub(super) state: AtomicU8,
     /// It may hold memory of the device: its bit in the chunk is set.
     pub(super) active: AtomicBool,
@@ -44,8 +43,8 @@ pub struct Pool {
     pub growth: Growth,
     /// Its part of the figures that were recorded for a shared id.
     pub(super) reported: [AtomicU64; 2],
-    /// Threads without a word among [`Pools::readers`] that read its figures from the driver now.
-    pub(super) readers: AtomicU64,
+    /// Threads that read its figures from the driver now.
+    pub(super) readers: Readers,
 }
 
 /// Least time between two readings of a pool that is not known to have grown.
@@ -65,7 +64,7 @@ impl Pool {
             return PoolId(number as u16);
         }
         let imported = u32::from(self.origin() == PoolOrigin::Imported);
-        PoolId((OWN_IDS + 1 + self.device.load(Ordering::Relaxed).min(64) * 2 + imported) as u16)
+        PoolId((OWN_IDS + 1 + u32::from(self.device().0).min(64) * 2 + imported) as u16)
     }
 
     /// Whether other pools may have the same id in the trace.
@@ -75,31 +74,31 @@ impl Pool {
 
     #[inline]
     pub fn device(&self) -> DeviceId {
-        DeviceId(self.device.load(Ordering::Relaxed) as u8)
+        DeviceId(self.group.load(Ordering::Relaxed) as u8)
     }
 
     /// `Pool`; for a pool of other memory the kind of its blocks, `Managed` or `HostPinned`.
     pub fn kind(&self) -> Kind {
-        Kind::from_u8(self.kind.load(Ordering::Relaxed) as u8).unwrap_or(Kind::Pool)
+        Kind::from_u8((self.group.load(Ordering::Relaxed) >> 8) as u8).unwrap_or(Kind::Pool)
     }
 
     /// The common case of `kind`.
     #[inline]
     pub fn is_device_memory(&self) -> bool {
-        self.kind.load(Ordering::Relaxed) == Kind::Pool as u32
+        (self.group.load(Ordering::Relaxed) >> 8) as u8 == Kind::Pool as u8
     }
 
     pub fn origin(&self) -> PoolOrigin {
-        match self.origin.load(Ordering::Relaxed) {
+        match self.group.load(Ordering::Relaxed) >> 16 {
             0 => PoolOrigin::Default,
             1 => PoolOrigin::Created,
             _ => PoolOrigin::Imported,
         }
     }
 
-    pub(super) fn group(&self) -> Group {
-        let (device, kind) = (self.device().0, self.kind() as u8);
-        Group { device, kind, origin: self.origin() as u8, shares_id: self.shares_id() }
+    /// Its group, and whether it shares its id.
+    pub(super) fn group(&self) -> (Group, bool) {
+        (self.group.load(Ordering::Relaxed), self.shares_id())
     }
 
     /// The driver has served a request from it, so it exists.
@@ -135,11 +134,9 @@ impl Pool {
     }
 }
 
-/// Pools of one group can have the same number, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) device: u8,
-    pub(super) kind: u8,
-    pub(super) origin: u8,
-    pub(super) shares_id: bool,
+/// Device, kind and origin in one word. Pools of one group can have the same number, one after the other.
+pub(super) type Group = u32;
+
+pub(super) fn group_of(device: DeviceId, kind: Kind, origin: PoolOrigin) -> Group {
+    u32::from(device.0) | (kind as u32) << 8 | (origin as u32) << 16
 }
