@@ -21,18 +21,18 @@ pub struct Originators {
     known: [Option<Calls>; MOST],
     /// Calls without a known originator, and those that have no place in `known`.
     unknown: u32,
-    count: u32,
 }
 
 impl Originators {
     pub fn of(call: Followed) -> Originators {
-        let mut all = Originators::default();
-        all.add(call);
-        all
+        let Some(of) = call.originator else { return Originators::unknown() };
+        let (nodes, without_nodes) = (call.nodes.into(), u32::from(call.nodes == 0));
+        let calls = Calls { of, count: 1, nodes, without_nodes };
+        Originators { known: [Some(calls), None, None, None], unknown: 0 }
     }
 
     pub fn unknown() -> Originators {
-        Originators { unknown: 1, count: 1, ..Originators::default() }
+        Originators { unknown: 1, ..Originators::default() }
     }
 
     fn place(&mut self, of: &Originator) -> Option<&mut Option<Calls>> {
@@ -46,63 +46,38 @@ impl Originators {
     }
 
     pub fn add(&mut self, call: Followed) {
-        let calls = call.originator.map(|of| Calls {
-            of,
-            count: 1,
-            nodes: call.nodes.into(),
-            without_nodes: u32::from(call.nodes == 0),
-        });
-        self.count = self.count.saturating_add(1);
-        match calls {
-            Some(calls) => self.add_calls(calls),
-            None => self.unknown = self.unknown.saturating_add(1),
-        }
-    }
-
-    fn add_calls(&mut self, more: Calls) {
-        match self.place(&more.of) {
-            Some(Some(calls)) => {
-                calls.count = calls.count.saturating_add(more.count);
-                calls.nodes = calls.nodes.saturating_add(more.nodes);
-                calls.without_nodes = calls.without_nodes.saturating_add(more.without_nodes);
-            }
-            Some(place) => *place = Some(more),
-            None => self.unknown = self.unknown.saturating_add(more.count),
-        }
+        *self = self.and(Originators::of(call));
     }
 
     /// A call that was [added](Originators::add) has ended.
     pub fn remove(&mut self, call: Followed) {
-        self.count = self.count.saturating_sub(1);
-        if self.count == 0 {
-            *self = Originators::default();
+        let is_its = |calls: &&mut Calls| Some(calls.of) == call.originator;
+        let Some(calls) = self.known.iter_mut().flatten().find(is_its) else {
+            self.unknown = self.unknown.saturating_sub(1);
             return;
-        }
-        let is_its = |calls: &Calls| Some(calls.of) == call.originator;
-        match self.known.iter_mut().find(|place| place.as_ref().is_some_and(is_its)) {
-            Some(place) => {
-                let Some(calls) = place else { return };
-                calls.count = calls.count.saturating_sub(1);
-                calls.nodes = calls.nodes.saturating_sub(call.nodes.into());
-                calls.without_nodes =
-                    calls.without_nodes.saturating_sub(u32::from(call.nodes == 0));
-                if calls.count == 0 {
-                    *place = None;
-                }
-            }
-            None => self.unknown = self.unknown.saturating_sub(1),
+        };
+        calls.count = calls.count.saturating_sub(1);
+        calls.nodes = calls.nodes.saturating_sub(call.nodes.into());
+        calls.without_nodes = calls.without_nodes.saturating_sub(u32::from(call.nodes == 0));
+        for place in &mut self.known {
+            *place = place.filter(|calls| calls.count > 0);
         }
     }
 
     pub fn and(mut self, other: Originators) -> Originators {
-        other.known.into_iter().flatten().for_each(|calls| self.add_calls(calls));
         self.unknown = self.unknown.saturating_add(other.unknown);
-        self.count = self.count.saturating_add(other.count);
+        for more in other.known.into_iter().flatten() {
+            match self.place(&more.of) {
+                Some(Some(calls)) => {
+                    calls.count = calls.count.saturating_add(more.count);
+                    calls.nodes = calls.nodes.saturating_add(more.nodes);
+                    calls.without_nodes = calls.without_nodes.saturating_add(more.without_nodes);
+                }
+                Some(place) => *place = Some(more),
+                None => self.unknown = self.unknown.saturating_add(more.count),
+            }
+        }
         self
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
     }
 
     /// The originator of all calls, if it is one.
@@ -175,6 +150,6 @@ mod tests {
         all.remove(call(1, 20));
         assert_eq!(all.only(), Some(line(2)));
         all.remove(call(2, 30));
-        assert!(all.is_empty() && all.only().is_none());
+        assert_eq!(all, Originators::default());
     }
 }
