@@ -41,7 +41,6 @@ pub mod reserve;
 pub mod secure_dir;
 pub mod segment;
 pub mod sharded_counter;
-pub mod sorted_map;
 pub mod stack_bounds;
 pub mod stack_pages;
 pub mod stderr;
