@@ -4,9 +4,10 @@
 //! functions jump to the real one, so that search paths and namespace are those of the program's
 //! caller. `dlclose` does not depend on its caller: it waits for those who read a library ([`found`]).
 
-use crate::interpose::trampoline::{Verdict, trampoline};
 use crate::runtime::escapes::{Escape, escaped};
-use crate::runtime::{found, loader};
+use crate::runtime::found;
+use crate::runtime::loader::{self, Real};
+use crate::runtime::trampoline::{Verdict, trampoline};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,15 +21,14 @@ pub fn opened() -> u32 {
 }
 
 extern "C" fn opening(_: *const c_char, flags: c_int) -> Verdict {
-    OPENED.fetch_add(1, Ordering::Release);
-    if flags & libc::RTLD_DEEPBIND != 0 {
-        escaped(Escape::DeepBind);
-    }
-    found::before_change();
-    Verdict { jump: loader::real_dlopen(), answer: null_mut() }
+    opened_in(libc::LM_ID_BASE, flags, Real::Dlopen)
 }
 
 extern "C" fn opening_apart(space: c_long, _: *const c_char, flags: c_int) -> Verdict {
+    opened_in(space, flags, Real::Dlmopen)
+}
+
+fn opened_in(space: c_long, flags: c_int, real: Real) -> Verdict {
     OPENED.fetch_add(1, Ordering::Release);
     if space != libc::LM_ID_BASE {
         escaped(Escape::Namespace);
@@ -36,7 +36,7 @@ extern "C" fn opening_apart(space: c_long, _: *const c_char, flags: c_int) -> Ve
         escaped(Escape::DeepBind);
     }
     found::before_change();
-    Verdict { jump: loader::real_dlmopen(), answer: null_mut() }
+    Verdict { jump: loader::real(real), answer: null_mut() }
 }
 
 /// # Safety

@@ -8,10 +8,11 @@
 //! The filter neither allocates nor locks for names that are not the table's, and knows exact
 //! names only.
 
-use crate::interpose::trampoline::Verdict;
 use crate::runtime::elf;
 use crate::runtime::elf::Object;
-use crate::runtime::{errno, loader};
+use crate::runtime::errno;
+use crate::runtime::loader::{self, Real};
+use crate::runtime::trampoline::Verdict;
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
 
@@ -30,15 +31,8 @@ pub trait HookTable {
     fn replacement(id: Self::Id, found: *mut c_void) -> *mut c_void;
     /// Whether this is a library of the vendor: these look up their own functions.
     fn is_vendor_library(object: &Object) -> bool;
-    /// The exported `dlsym` and `dlvsym` themselves.
-    fn exported() -> Exported;
-}
-
-/// Addresses of the exported look-ups.
-#[derive(Clone, Copy)]
-pub struct Exported {
-    pub dlsym: usize,
-    pub dlvsym: usize,
+    /// Addresses of the exported `dlsym` and `dlvsym`.
+    fn exported() -> [usize; 2];
 }
 
 /// One look-up.
@@ -53,8 +47,8 @@ impl Look<'_> {
     /// The verdict to jump to the real function.
     fn real(&self) -> Verdict {
         let jump = match self.version {
-            None => loader::real_dlsym(),
-            Some(_) => loader::real_dlvsym(),
+            None => loader::real(Real::Dlsym),
+            Some(_) => loader::real(Real::Dlvsym),
         };
         Verdict { jump, answer: null_mut() }
     }
@@ -102,8 +96,8 @@ pub unsafe fn resolve<T: HookTable>(
 #[cold]
 fn named<T: HookTable>(look: &Look) -> Verdict {
     match look.name.to_bytes() {
-        b"dlsym" => dlsym_itself(look, loader::real_dlsym(), T::exported().dlsym),
-        b"dlvsym" => dlsym_itself(look, loader::real_dlvsym(), T::exported().dlvsym),
+        b"dlsym" => dlsym_itself(look, loader::real(Real::Dlsym), T::exported()[0]),
+        b"dlvsym" => dlsym_itself(look, loader::real(Real::Dlvsym), T::exported()[1]),
         name => match T::by_name(name) {
             Some(id) => {
                 let kept = errno::get();
@@ -146,13 +140,9 @@ fn function<T: HookTable>(look: &Look, id: T::Id) -> Verdict {
         return look.real();
     }
     let found = match look.handle {
-        libc::RTLD_DEFAULT => match look.real_result(look.handle) {
-            found if loader::is_ours(found as usize) => without_our_exports::<T>(look, id),
-            found => found,
-        },
         libc::RTLD_NEXT => without_our_exports::<T>(look, id),
         handle => match look.real_result(handle) {
-            // The program's own handle finds our export, whether or not there is a driver.
+            // The program's own handle, and RTLD_DEFAULT, find our export, whether or not there is a driver.
             found if loader::is_ours(found as usize) => without_our_exports::<T>(look, id),
             found => found,
         },
@@ -170,13 +160,12 @@ fn is_next_after(look: &Look, caller: &Object) -> bool {
 fn without_our_exports<T: HookTable>(look: &Look, id: T::Id) -> *mut c_void {
     let caller = elf::object_at(look.caller);
     // An interposer that searches for the function behind its own must not find its own.
-    let callers_own = |found: *mut c_void| {
-        look.handle == libc::RTLD_NEXT
-            && caller.is_some_and(|caller| caller.contains(found as usize))
+    let callers_own = |found| {
+        look.handle == libc::RTLD_NEXT && caller.is_some_and(|caller| caller.contains(found))
     };
-    let usable = |found: *mut c_void| match found.is_null() {
-        true => false,
-        false => !loader::is_ours(found as usize) && !callers_own(found),
+    let usable = |found: *mut c_void| {
+        let at = found as usize;
+        at != 0 && !loader::is_ours(at) && !callers_own(at)
     };
     let global = look.real_result(libc::RTLD_NEXT);
     if usable(global) {
@@ -188,11 +177,10 @@ fn without_our_exports<T: HookTable>(look: &Look, id: T::Id) -> *mut c_void {
             return own;
         }
     }
-    match T::real(id) {
-        Some(real) if !global.is_null() => real,
+    match global.is_null() {
         // Makes a failing look-up, so that `dlerror` has its text.
-        _ if global.is_null() => look.real_result(libc::RTLD_NEXT),
-        _ => null_mut(),
+        true => look.real_result(libc::RTLD_NEXT),
+        false => T::real(id).unwrap_or(null_mut()),
     }
 }
 

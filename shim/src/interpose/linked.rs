@@ -74,11 +74,11 @@ impl<const N: usize> LinkedFunctions<N> {
         caller: usize,
         by_name: impl Fn() -> Option<usize>,
     ) -> Option<usize> {
-        let by_name = || by_name().or_else(|| self.of_another(index));
-        match self.known(index, caller) {
-            Some(_) => by_name(),
-            None => self.register(index, caller, by_name),
-        }
+        let linked = match self.known(index, caller) {
+            Some(_) => None,
+            None => self.register(index, caller),
+        };
+        linked.or_else(by_name).or_else(|| self.of_another(index))
     }
 
     /// An address in each library that has called.
@@ -86,18 +86,13 @@ impl<const N: usize> LinkedFunctions<N> {
         self.callers.iter().filter_map(Found::get).map(|known| known.library.start)
     }
 
-    #[cold]
-    fn register(
-        &self,
-        index: usize,
-        caller: usize,
-        by_name: impl Fn() -> Option<usize>,
-    ) -> Option<usize> {
-        let Some(library) = holding(caller) else { return by_name() };
+    /// `None`: the caller is linked to none.
+    fn register(&self, index: usize, caller: usize) -> Option<usize> {
+        let library = holding(caller)?;
         let name = self.names[index].as_bytes();
         // SAFETY: it has just called this function, so it is loaded.
         let object = unsafe { library.object() };
-        let Some(target) = defining(&object, name) else { return by_name() };
+        let target = defining(&object, name)?;
         let real = self.names.map(|name| target.function(name.as_bytes()).unwrap_or(0));
         // SAFETY: the caller, and a library that it is linked to.
         let libraries = unsafe { [Library::holding(caller), Library::holding(real[index])] };

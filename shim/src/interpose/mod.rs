@@ -7,7 +7,6 @@ pub mod dlopen;
 pub mod dlsym;
 pub mod linked;
 pub mod nvtx;
-pub mod trampoline;
 
 /// Before the program's first instruction, while no thread changes the loader's list, which is read
 /// without its lock. Everything is looked up again at first use if it is missing. Nothing else runs at

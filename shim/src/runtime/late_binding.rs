@@ -10,8 +10,10 @@
 //!
 //! Before glibc 2.34, libpthread and libdl are libraries of their own; CUDA's driver needs both.
 
+use super::trampoline::{Verdict, trampoline};
 use super::{elf, loader};
 use core::ffi::{CStr, c_int, c_void};
+use core::ptr::null_mut;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a function that the process does not have returns.
@@ -121,96 +123,19 @@ functions! { 21:
 }
 
 /// Looks the function up and jumps there, with the arguments and the stack of the call: the unwinder
-/// begins at the caller's frame. The index comes in rax; none of the functions takes more than four
-/// arguments.
-#[cfg(target_arch = "x86_64")]
+/// begins at the caller's frame. None of the functions takes more than four arguments.
 #[unsafe(naked)]
 unsafe extern "C" fn first_call() {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "push rdi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rsi",
-        ".cfi_adjust_cfa_offset 8",
-        "push rdx",
-        ".cfi_adjust_cfa_offset 8",
-        "push rcx",
-        ".cfi_adjust_cfa_offset 8",
-        "sub rsp, 8",
-        ".cfi_adjust_cfa_offset 8",
-        "mov edi, eax",
-        "call {address_of}",
-        "add rsp, 8",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rcx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdx",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rsi",
-        ".cfi_adjust_cfa_offset -8",
-        "pop rdi",
-        ".cfi_adjust_cfa_offset -8",
-        "test rax, rax",
-        "jz 2f",
-        "jmp rax",
-        "2:",
-        "mov rax, rdx",
-        "ret",
-        ".cfi_endproc",
-        address_of = sym address_of,
-    )
+    trampoline!(looked_up)
 }
 
-/// The same; the index comes in w9.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C" fn first_call() {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        "stp x29, x30, [sp, -48]!",
-        ".cfi_def_cfa_offset 48",
-        ".cfi_offset x29, -48",
-        ".cfi_offset x30, -40",
-        "mov x29, sp",
-        "stp x0, x1, [sp, 16]",
-        "stp x2, x3, [sp, 32]",
-        "mov w0, w9",
-        "bl {address_of}",
-        "mov x16, x0",
-        "mov x9, x1",
-        "ldp x2, x3, [sp, 32]",
-        "ldp x0, x1, [sp, 16]",
-        "ldp x29, x30, [sp], 48",
-        ".cfi_def_cfa_offset 0",
-        ".cfi_restore x29",
-        ".cfi_restore x30",
-        "cbz x16, 2f",
-        // By x16 a branch may enter where a call may.
-        "br x16",
-        "2:",
-        "mov x0, x9",
-        "ret",
-        ".cfi_endproc",
-        address_of = sym address_of,
-    )
-}
-
-/// In the two result registers.
-#[repr(C)]
-struct Found {
-    /// Where the function is; 0: the process has none.
-    address: usize,
-    /// What the call returns then.
-    result: usize,
-}
-
-extern "C" fn address_of(index: u32) -> Found {
+extern "C" fn looked_up(_: usize, _: usize, _: usize, _: usize, index: u32) -> Verdict {
     let index = index as usize;
-    let address = bind(index);
+    let jump = bind(index);
     match FUNCTIONS[index].missing {
-        Aborts if address == 0 => std::process::abort(),
-        Aborts => Found { address, result: 0 },
-        Returns(result) => Found { address, result },
+        Aborts if jump == 0 => std::process::abort(),
+        Aborts => Verdict { jump, answer: null_mut() },
+        Returns(result) => Verdict { jump, answer: result as *mut c_void },
     }
 }
 
@@ -227,11 +152,8 @@ fn bind(index: usize) -> usize {
 
 /// For a process that got the library after its start, or does not have it yet: it stays loaded.
 fn in_library(library: &CStr, name: &CStr, flags: c_int) -> Option<usize> {
-    let handle: *mut c_void = loader::dlopen(library, flags);
-    // SAFETY: the loader's handle of an object that is never closed.
-    (!handle.is_null())
-        .then(|| unsafe { elf::Object::of_handle(handle) })?
-        .function(name.to_bytes())
+    // SAFETY: NULL, or the loader's handle of an object that is never closed.
+    unsafe { elf::Object::opened(loader::dlopen(library, flags)) }?.function(name.to_bytes())
 }
 
 /// Looks up those that the process has, where the loader may be called: later, the functions for threads do not take

@@ -10,7 +10,7 @@ use crate::runtime::fallible::TryPush;
 use crate::runtime::loaded_objects;
 pub use crate::runtime::loaded_objects::{Entry as Loaded, generation, unloaded};
 use crate::runtime::loader;
-use crate::runtime::readable::{can_read_word, read_word};
+use crate::runtime::readable::read_word;
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -148,11 +148,7 @@ impl Loaded {
     /// segments: newer C libraries (2.41, and older ones with its fixes) then give the segment of code
     /// alone. lld leaves such gaps.
     fn first_page(&self, base: usize) -> Option<usize> {
-        let has_header = |at: usize| {
-            // SAFETY: the word can be read, and the object that holds the page stays loaded.
-            can_read_word(at) && unsafe { (at as *const [u8; 4]).read() } == *b"\x7fELF"
-        };
-        if has_header(self.start) {
+        if elf::is_header(self.start) {
             return Some(self.start);
         }
         // The kernel gives the address of the headers of a program that is not relocated.
@@ -161,7 +157,7 @@ impl Loaded {
             0 => (unsafe { libc::getauxval(libc::AT_PHDR) }) as usize & !4095,
             base => base,
         };
-        (first < self.start && has_header(first)).then_some(first)
+        (first < self.start && elf::is_header(first)).then_some(first)
     }
 
     /// The unwind sections of the object.

@@ -50,5 +50,6 @@ pub mod thread_numbers;
 pub mod thread_slot;
 pub mod ticks;
 pub mod tls;
+pub mod trampoline;
 pub mod uncancelled;
 pub mod zero_pages;

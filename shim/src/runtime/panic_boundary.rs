@@ -38,16 +38,6 @@ pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
 /// The same for work whose result is a word: it stays in a register.
 #[inline]
 pub fn catch_word(body: impl FnOnce() -> usize) -> Result<usize, Box<dyn Any + Send>> {
-    unsafe extern "C-unwind" fn work<F: FnOnce() -> usize>(body: &mut ManuallyDrop<F>) -> usize {
-        // SAFETY: `shielded` calls this once.
-        unsafe { ManuallyDrop::take(body)() }
-    }
-    #[unsafe(naked)]
-    unsafe extern "C-unwind" fn shielded<F: FnOnce() -> usize>(
-        body: &mut ManuallyDrop<F>,
-    ) -> Outcome {
-        shielded!(work::<F>)
-    }
     // SAFETY: once.
     let Outcome { value, exception } = unsafe { shielded(&mut ManuallyDrop::new(body)) };
     if exception.is_null() {
@@ -57,11 +47,16 @@ pub fn catch_word(body: impl FnOnce() -> usize) -> Result<usize, Box<dyn Any + S
     Err(unsafe { payload(exception) })
 }
 
+unsafe extern "C-unwind" fn work<F: FnOnce() -> usize>(body: &mut ManuallyDrop<F>) -> usize {
+    // SAFETY: `shielded` calls this once.
+    unsafe { ManuallyDrop::take(body)() }
+}
+
 /// The payload of an exception. The exception is raised again so that `std` catches it and its count of
 /// panics is correct.
 ///
 /// # Safety
-/// A Rust exception that [`shielded`] has returned.
+/// A Rust exception that [`personality`] has handed to a landing pad.
 #[cold]
 pub unsafe fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
     // SAFETY: a Rust exception that `std` has not caught yet.
@@ -72,68 +67,64 @@ pub unsafe fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
     }
 }
 
-/// How a shielded function ended.
+/// How the work ended.
 #[repr(C)]
-pub struct Outcome {
+struct Outcome {
     /// What it returned.
-    pub value: usize,
+    value: usize,
     /// Null, or the exception that ended it.
-    pub exception: *mut c_void,
+    exception: *mut c_void,
 }
 
-/// The body of a naked function that has the arguments of `work`, calls it, and returns the [`Outcome`]. `work` returns a `usize`.
+/// Calls [`work`]. `landing` continues it after an exception.
 #[cfg(target_arch = "x86_64")]
-macro_rules! shielded {
-    ($work:path) => {
-        core::arch::naked_asm!(
-            ".cfi_startproc",
-            // Relative to here, four bytes.
-            ".cfi_personality 0x1b, {personality}",
-            "push rbp",
-            ".cfi_adjust_cfa_offset 8",
-            ".cfi_rel_offset rbp, 0",
-            "call {work}",
-            "xor edx, edx",
-            "pop rbp",
-            ".cfi_adjust_cfa_offset -8",
-            ".cfi_restore rbp",
-            "ret",
-            ".cfi_endproc",
-            personality = sym $crate::runtime::panic_boundary::personality,
-            work = sym $work,
-        )
-    };
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn shielded<F: FnOnce() -> usize>(body: &mut ManuallyDrop<F>) -> Outcome {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        // Relative to here, four bytes.
+        ".cfi_personality 0x1b, {personality}",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbp, 0",
+        "call {work}",
+        "xor edx, edx",
+        "pop rbp",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore rbp",
+        "ret",
+        ".cfi_endproc",
+        personality = sym personality,
+        work = sym work::<F>,
+    )
 }
 
 #[cfg(target_arch = "aarch64")]
-macro_rules! shielded {
-    ($work:path) => {
-        core::arch::naked_asm!(
-            ".cfi_startproc",
-            // Relative to here, four bytes.
-            ".cfi_personality 0x1b, {personality}",
-            "stp x29, x30, [sp, -16]!",
-            ".cfi_adjust_cfa_offset 16",
-            ".cfi_rel_offset x29, 0",
-            ".cfi_rel_offset x30, 8",
-            "mov x29, sp",
-            "bl {work}",
-            "mov x1, xzr",
-            "ldp x29, x30, [sp], 16",
-            ".cfi_adjust_cfa_offset -16",
-            ".cfi_restore x29",
-            ".cfi_restore x30",
-            "ret",
-            ".cfi_endproc",
-            personality = sym $crate::runtime::panic_boundary::personality,
-            work = sym $work,
-        )
-    };
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn shielded<F: FnOnce() -> usize>(body: &mut ManuallyDrop<F>) -> Outcome {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        // Relative to here, four bytes.
+        ".cfi_personality 0x1b, {personality}",
+        "stp x29, x30, [sp, -16]!",
+        ".cfi_adjust_cfa_offset 16",
+        ".cfi_rel_offset x29, 0",
+        ".cfi_rel_offset x30, 8",
+        "mov x29, sp",
+        "bl {work}",
+        "mov x1, xzr",
+        "ldp x29, x30, [sp], 16",
+        ".cfi_adjust_cfa_offset -16",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "ret",
+        ".cfi_endproc",
+        personality = sym personality,
+        work = sym work::<F>,
+    )
 }
 
-pub(crate) use shielded;
-
-/// The landing pad for a caught exception: in the frame of a shielded function after its call, with the
+/// The landing pad for a caught exception: in the frame of [`shielded`] after its call, with the
 /// exception in the second result register.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
@@ -204,7 +195,7 @@ pub unsafe extern "C" fn personality(
     // SAFETY: the unwinder's own context.
     unsafe {
         _Unwind_SetGR(context, RESULT, exception as usize);
-        // A naked function may have a landing pad of its own.
+        // Another naked function has a landing pad of its own.
         let own = _Unwind_GetLanguageSpecificData(context);
         _Unwind_SetIP(context, if own == 0 { landing as *const () as usize } else { own });
     }

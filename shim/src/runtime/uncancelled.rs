@@ -4,11 +4,18 @@
 //! there, with a lock of the recorder held. A request to cancel takes effect at the next cancellation
 //! point outside.
 
-use crate::runtime::loader::{self, ThreadEnd};
+use crate::runtime::loader::{self, Real};
 use core::ffi::c_int;
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+/// Sets whether this thread can be cancelled. Returns the state before.
+fn set_state(state: c_int) -> c_int {
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    }
+    let mut before = 0;
+    // SAFETY: room for the answer.
+    unsafe { pthread_setcancelstate(state, &mut before) };
+    before
 }
 const DISABLE: c_int = 1;
 
@@ -16,7 +23,7 @@ const DISABLE: c_int = 1;
 /// request that is pending takes effect here if the type becomes asynchronous.
 pub fn set_cancel_type(kind: c_int) {
     type Set = unsafe extern "C-unwind" fn(c_int, *mut c_int) -> c_int;
-    let real = loader::thread_end(ThreadEnd::SetCancelType);
+    let real = loader::real(Real::SetCancelType);
     if real != 0 {
         // SAFETY: the C library's function; null is no room for an answer.
         unsafe { core::mem::transmute::<usize, Set>(real)(kind, core::ptr::null_mut()) };
@@ -28,13 +35,9 @@ pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
     struct Restore(c_int);
     impl Drop for Restore {
         fn drop(&mut self) {
-            // SAFETY: restores this thread's own state.
-            unsafe { pthread_setcancelstate(self.0, core::ptr::null_mut()) };
+            set_state(self.0);
         }
     }
-    let mut before = 0;
-    // SAFETY: room for the answer.
-    unsafe { pthread_setcancelstate(DISABLE, &mut before) };
-    let _restore = Restore(before);
+    let _restore = Restore(set_state(DISABLE));
     work()
 }

@@ -12,9 +12,9 @@
 //! A jump out of a handler (`longjmp`, `setcontext`) is noticed by the locks (`runtime/lock.rs`).
 
 use crate::driver::depth;
-use crate::interpose::trampoline::{Verdict, trampoline};
 use crate::runtime::handler_exit::{self, SignalReturn};
-use crate::runtime::loader::{self, ThreadEnd};
+use crate::runtime::loader::{self, Real};
+use crate::runtime::trampoline::{Verdict, trampoline};
 use crate::runtime::uncancelled::set_cancel_type;
 use core::ffi::{c_int, c_void};
 use core::mem::transmute;
@@ -55,7 +55,7 @@ pub fn undeferred<R>(call: impl FnOnce() -> R) -> R {
 }
 
 extern "C" fn ending(result: *mut c_void) -> Verdict {
-    let jump = loader::thread_end(ThreadEnd::PthreadExit);
+    let jump = loader::real(Real::PthreadExit);
     let here = 0u8;
     // Where no lock is held frames of this library cannot be unwound from any instruction, but others can.
     if let Some(back) = SignalReturn::into_us(!depth::waits(&raw const here as usize)) {
@@ -93,7 +93,7 @@ extern "C" fn setting_type(kind: c_int, before: *mut c_int) -> Verdict {
     if kind == DEFERRED || kind == ASYNCHRONOUS {
         depth::set_asynchronous(kind == ASYNCHRONOUS);
     }
-    Verdict { jump: loader::thread_end(ThreadEnd::SetCancelType), answer: null_mut() }
+    Verdict { jump: loader::real(Real::SetCancelType), answer: null_mut() }
 }
 
 /// # Safety

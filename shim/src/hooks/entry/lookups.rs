@@ -4,9 +4,9 @@ use crate::driver::api::{Api, Home};
 use crate::driver::pointers;
 use crate::hooks::entry::exports;
 use crate::hooks::process::second_driver;
-use crate::interpose::dlsym::{self as lookup, Exported, HookTable};
-use crate::interpose::trampoline::{Verdict, trampoline};
+use crate::interpose::dlsym::{self as lookup, HookTable};
 use crate::runtime::elf::Object;
+use crate::runtime::trampoline::{Verdict, trampoline};
 use core::ffi::{c_char, c_void};
 
 struct CudaTable;
@@ -44,8 +44,8 @@ impl HookTable for CudaTable {
         [Home::Cuda, Home::Nvml].iter().any(|home| home.is_in(object))
     }
 
-    fn exported() -> Exported {
-        Exported { dlsym: dlsym as *const () as usize, dlvsym: dlvsym as *const () as usize }
+    fn exported() -> [usize; 2] {
+        [dlsym as *const () as usize, dlvsym as *const () as usize]
     }
 }
 

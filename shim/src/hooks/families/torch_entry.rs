@@ -50,11 +50,13 @@ core::arch::global_asm!(
 /// The functions by which a block is reported: all that is done about nearly all calls of this family.
 macro_rules! block_reported {
     ($($name:ident = $api:expr;)*) => {$(
-        /// Goes on to the real function, after a panic from [`landing`].
+        /// Goes on to the real function, also after a panic.
         ///
         /// # Safety
         /// The program's own call, with its arguments.
         #[unsafe(naked)]
+        // The name of the landing pad, which stands once in the library, as this function does.
+        #[allow(named_asm_labels)]
         #[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
         pub unsafe extern "C-unwind" fn $name(
             at: *mut c_void,
@@ -64,19 +66,19 @@ macro_rules! block_reported {
             device: u64,
             caller: usize,
         ) {
-            body!(Words::of($api).0)
+            body!(Words::of($api).0, concat!(".Llanding_of_", stringify!($name)))
         }
     )*};
 }
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! body {
-    ($words:expr) => {
+    ($words:expr, $landing:expr) => {
         core::arch::naked_asm!(
             ".cfi_startproc",
             // Relative to here, four bytes.
             ".cfi_personality 0x1b, {personality}",
-            ".cfi_lsda 0x1b, {landing}",
+            concat!(".cfi_lsda 0x1b, ", $landing),
             "push r9",
             "push {words}",
             "push r8",
@@ -88,6 +90,7 @@ macro_rules! body {
             "movzx r8d, r8w",
             "or r8d, {words}",
             "call {reported}",
+            "3:",
             "pop rdi",
             "pop rsi",
             "pop rdx",
@@ -100,12 +103,19 @@ macro_rules! body {
             "jmp rax",
             "2:",
             "ret",
-            // Not reached: the linker drops what only a table of the unwinder refers to.
-            "jmp {landing}",
+            // Here a panic of `reported` ends, with the exception in the second result register.
+            concat!($landing, ":"),
+            ".cfi_adjust_cfa_offset 56",
+            "endbr64",
+            "mov rdi, [rsp + 40]",
+            "mov rsi, rdx",
+            "mov rdx, [rsp + 48]",
+            "call {panicked}",
+            "jmp 3b",
             ".cfi_endproc",
             words = const $words,
             personality = sym panic_boundary::personality,
-            landing = sym landing,
+            panicked = sym panicked,
             reported = sym reported,
         )
     };
@@ -113,12 +123,12 @@ macro_rules! body {
 
 #[cfg(target_arch = "aarch64")]
 macro_rules! body {
-    ($words:expr) => {
+    ($words:expr, $landing:expr) => {
         core::arch::naked_asm!(
             ".cfi_startproc",
             // Relative to here, four bytes.
             ".cfi_personality 0x1b, {personality}",
-            ".cfi_lsda 0x1b, {landing}",
+            concat!(".cfi_lsda 0x1b, ", $landing),
             "stp x29, x30, [sp, -80]!",
             ".cfi_adjust_cfa_offset 80",
             ".cfi_rel_offset x29, 0",
@@ -132,6 +142,7 @@ macro_rules! body {
             "and x4, x4, 0xffff",
             "orr x4, x4, x9",
             "bl {reported}",
+            "3:",
             "mov x16, x0",
             "ldp x0, x1, [sp, 16]",
             "ldp x2, x3, [sp, 32]",
@@ -144,12 +155,21 @@ macro_rules! body {
             "br x16",
             "2:",
             "ret",
-            // Not reached: as above.
-            "b {landing}",
+            // As above.
+            concat!($landing, ":"),
+            ".cfi_adjust_cfa_offset 80",
+            ".cfi_rel_offset x29, 0",
+            ".cfi_rel_offset x30, 8",
+            // `bti j`: the unwinder gets here by a branch.
+            "hint 36",
+            "ldr x0, [sp, 64]",
+            "ldr x2, [sp, 56]",
+            "bl {panicked}",
+            "b 3b",
             ".cfi_endproc",
             words = const $words,
             personality = sym panic_boundary::personality,
-            landing = sym landing,
+            panicked = sym panicked,
             reported = sym reported,
         )
     };
@@ -158,66 +178,6 @@ macro_rules! body {
 block_reported! {
     block_reported = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE;
     block_reported_signed = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE;
-}
-
-/// Where a panic of [`reported`] ends: in the frame of the function above after its call, with the exception in the second
-/// result register.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn landing() {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        ".cfi_def_cfa_offset 64",
-        "endbr64",
-        "mov rdi, [rsp + 40]",
-        "mov rsi, rdx",
-        "mov rdx, [rsp + 48]",
-        "call {panicked}",
-        "pop rdi",
-        "pop rsi",
-        "pop rdx",
-        "pop rcx",
-        "pop r8",
-        "add rsp, 16",
-        ".cfi_def_cfa_offset 8",
-        "test rax, rax",
-        "je 2f",
-        "jmp rax",
-        "2:",
-        "ret",
-        ".cfi_endproc",
-        panicked = sym panicked,
-    )
-}
-
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-unsafe extern "C-unwind" fn landing() {
-    core::arch::naked_asm!(
-        ".cfi_startproc",
-        ".cfi_def_cfa_offset 80",
-        ".cfi_offset x29, -80",
-        ".cfi_offset x30, -72",
-        // `bti j`: the unwinder gets here by a branch.
-        "hint 36",
-        "ldr x0, [sp, 64]",
-        "ldr x2, [sp, 56]",
-        "bl {panicked}",
-        "mov x16, x0",
-        "ldp x0, x1, [sp, 16]",
-        "ldp x2, x3, [sp, 32]",
-        "ldr x4, [sp, 48]",
-        "ldp x29, x30, [sp], 80",
-        ".cfi_def_cfa_offset 0",
-        ".cfi_restore x29",
-        ".cfi_restore x30",
-        "cbz x16, 2f",
-        "br x16",
-        "2:",
-        "ret",
-        ".cfi_endproc",
-        panicked = sym panicked,
-    )
 }
 
 /// All blocks are recorded, by calls whose function is known: nearly always. The rest is [`uncommon`].

@@ -1,7 +1,7 @@
 //! The memory of a loaded object: every read is checked against the segments that its program headers
 //! name, so that a damaged or unusual table leads to no read outside of them.
 
-use crate::runtime::readable::can_read_word;
+use crate::runtime::readable::read_word;
 use core::ffi::CStr;
 
 /// Most loaded segments that are checked against. Objects have four or five.
@@ -9,6 +9,11 @@ const SEGMENTS: usize = 12;
 const PAGE: usize = 4096;
 const HEADER: usize = size_of::<libc::Elf64_Ehdr>();
 const PROGRAM_HEADER: usize = size_of::<libc::Elf64_Phdr>();
+
+/// Whether an object begins at this address, at which there may be nothing.
+pub fn is_header(at: usize) -> bool {
+    read_word(at).is_some_and(|word| word.to_ne_bytes().starts_with(b"\x7fELF"))
+}
 
 /// The readable segments of an object.
 #[derive(Clone, Copy)]
@@ -30,15 +35,12 @@ impl Image {
         // If the object is linked to addresses other than 0, the base is a difference and not the address of a header:
         // a small one where the object lies near those addresses, else an address at which there may be nothing.
         let near = dynamic.checked_sub(base).is_some_and(|distance| distance < 1 << 32);
-        if base == 0 || !base.is_multiple_of(PAGE) || !near || !can_read_word(base) {
+        if base == 0 || !base.is_multiple_of(PAGE) || !near || !is_header(base) {
             return None;
         }
         // The first page, with the headers.
         let first = Image::of_range(base, base + PAGE);
         let header = first.bytes(base, HEADER)?;
-        if !header.starts_with(b"\x7fELF") {
-            return None;
-        }
         let table = base.checked_add(u64_at(header, 32)? as usize)?;
         let count = usize::from(u16_at(header, 56)?);
         Some(Image::of_headers(base, first.bytes(table, count.checked_mul(PROGRAM_HEADER)?)?))

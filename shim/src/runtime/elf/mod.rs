@@ -11,11 +11,14 @@ mod image;
 mod tables;
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ptr::null_mut;
+use core::iter::successors;
+use core::mem::MaybeUninit;
+use core::ptr::{NonNull, null_mut};
 use image::Image;
+pub use image::is_header;
 use tables::{Symbol, Tables};
 
-/// The loader's record of an object; its address is also the object's `dlopen` handle.
+/// What the loader knows of an object.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct LinkMap {
@@ -26,49 +29,82 @@ struct LinkMap {
     previous: *const LinkMap,
 }
 
-unsafe extern "C" {
-    fn dladdr1(
-        address: *const c_void,
-        info: *mut libc::Dl_info,
-        extra: *mut *mut LinkMap,
-        flags: c_int,
-    ) -> c_int;
+/// The loader's record of an object that stays loaded while this is used: it contains code or data in use, or was loaded at
+/// start. Only objects that were loaded at start are visited by the loader's list, without its lock: they stay, and only the
+/// last of them is later linked to a new one. The address is also the object's `dlopen` handle.
+#[derive(Clone, Copy, PartialEq)]
+struct Record(NonNull<LinkMap>);
+
+impl Record {
+    fn of(map: *const LinkMap) -> Option<Record> {
+        NonNull::new(map.cast_mut()).map(Record)
+    }
+
+    /// As it is now: the loader links new objects to it.
+    fn read(self) -> LinkMap {
+        // SAFETY: the object stays loaded, and its record with it.
+        unsafe { self.0.read_volatile() }
+    }
+
+    /// In load order. The first is the program itself.
+    fn first() -> Option<Record> {
+        #[repr(C)]
+        struct Debug {
+            version: c_int,
+            first: *const LinkMap,
+        }
+        unsafe extern "C" {
+            /// The loader's, for debuggers.
+            static _r_debug: Debug;
+        }
+        // SAFETY: set before the program starts.
+        Record::of(unsafe { (&raw const _r_debug.first).read_volatile() })
+    }
+
+    /// Of the object in which an address lies.
+    fn holding(address: usize) -> Option<Record> {
+        unsafe extern "C" {
+            fn dladdr1(
+                address: *const c_void,
+                info: *mut libc::Dl_info,
+                extra: *mut *mut LinkMap,
+                flags: c_int,
+            ) -> c_int;
+        }
+        const RTLD_DL_LINKMAP: c_int = 2;
+        let (mut info, mut map) = (MaybeUninit::uninit(), null_mut());
+        let address = address as *const c_void;
+        // SAFETY: both answers have room; the function accepts any address.
+        let found = unsafe { dladdr1(address, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
+        if found == 0 { None } else { Record::of(map) }
+    }
+
+    fn handle(self) -> *mut c_void {
+        self.0.as_ptr().cast()
+    }
 }
-const RTLD_DL_LINKMAP: c_int = 2;
 
 /// A loaded object. The code that creates one ensures that it stays loaded while it is used.
 #[derive(Clone, Copy)]
 pub struct Object {
-    map: *const LinkMap,
+    record: Record,
     tables: Option<Tables>,
 }
 
-/// The object in which an address lies.
+/// The object in which an address of code or data in use lies.
 pub fn object_at(address: usize) -> Option<Object> {
-    // SAFETY: the loader's record of an object that contains code or data in use.
-    unsafe { Object::linked(record_at(address)) }
+    Record::holding(address).map(Object::new)
 }
 
 /// The handle of that object; NULL: none. Unlike [`object_at`] it reads no table and makes no system call.
 pub fn handle_at(address: usize) -> *mut c_void {
-    record_at(address).cast()
-}
-
-fn record_at(address: usize) -> *mut LinkMap {
-    let mut info = core::mem::MaybeUninit::uninit();
-    let mut map: *mut LinkMap = null_mut();
-    // SAFETY: both answers have room; the function accepts any address.
-    let found =
-        unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
-    if found == 0 { null_mut() } else { map }
+    Record::holding(address).map_or(null_mut(), Record::handle)
 }
 
 impl Object {
-    /// # Safety
-    /// `map` is the loader's record of an object that stays loaded.
-    unsafe fn new(map: *const LinkMap) -> Object {
-        let object = Object { map, tables: None };
-        let LinkMap { base, dynamic, .. } = object.link();
+    fn new(record: Record) -> Object {
+        let object = Object { record, tables: None };
+        let LinkMap { base, dynamic, .. } = record.read();
         // SAFETY: the loader's record gives the base of an object, which stays loaded.
         let image = unsafe { Image::of_library(base, dynamic) };
         let image = image.or_else(|| match object.path().is_empty() {
@@ -76,38 +112,30 @@ impl Object {
             false => None,
         });
         let tables = image.filter(|_| dynamic != 0);
-        let tables = tables.and_then(|image| Tables::of(image, base, dynamic));
-        Object { map, tables }
+        Object { tables: tables.and_then(|image| Tables::of(image, base, dynamic)), ..object }
     }
 
     /// # Safety
-    /// As for [`Object::new`], or NULL.
-    unsafe fn linked(map: *const LinkMap) -> Option<Object> {
-        // SAFETY: the record is of an object that stays loaded (see above).
-        (!map.is_null()).then(|| unsafe { Object::new(map) })
-    }
-
-    /// # Safety
-    /// The handle is one that [`Object::handle`] or `dlopen` gave, of an object that stays loaded.
+    /// As for [`Object::opened`], and not NULL.
     pub unsafe fn of_handle(handle: *mut c_void) -> Object {
-        // SAFETY: the record is of an object that stays loaded (see above).
-        unsafe { Object::new(handle.cast_const().cast()) }
+        // SAFETY: the caller's contract.
+        Object::new(Record(unsafe { NonNull::new_unchecked(handle.cast()) }))
     }
 
-    /// The loader's record as it is now: the loader links new objects to it.
-    fn link(&self) -> LinkMap {
-        // SAFETY: the object stays loaded, and its record with it.
-        unsafe { self.map.read_volatile() }
+    /// # Safety
+    /// NULL, or a handle that [`Object::handle`] or `dlopen` gave, of an object that stays loaded.
+    pub unsafe fn opened(handle: *mut c_void) -> Option<Object> {
+        Record::of(handle.cast()).map(Object::new)
     }
 
     /// The handle that `dlopen` returns, without its reference.
     pub fn handle(&self) -> *mut c_void {
-        self.map.cast_mut().cast()
+        self.record.handle()
     }
 
     /// The difference between addresses in memory and addresses in the file.
     pub fn base(&self) -> usize {
-        self.link().base
+        self.record.read().base
     }
 
     /// Address and size of the function or variable that it defines under this name.
@@ -117,16 +145,16 @@ impl Object {
 
     /// Whether these bytes are data of this object's that the program may write to.
     pub fn is_data(&self, address: usize, length: usize) -> bool {
-        self.tables.is_some_and(|tables| tables.is_data(address, length))
+        self.tables.is_some_and(|tables| tables.image.is_data(address, length))
     }
 
     pub fn contains(&self, address: usize) -> bool {
-        core::ptr::eq(record_at(address), self.map)
+        Record::holding(address) == Some(self.record)
     }
 
     /// Path as it was loaded; empty for the program itself.
     pub fn path(&self) -> &CStr {
-        let path = self.link().path;
+        let path = self.record.read().path;
         // SAFETY: the loader's text, which lives as long as the object.
         if path.is_null() { c"" } else { unsafe { CStr::from_ptr(path) } }
     }
@@ -155,37 +183,30 @@ impl Object {
 
     /// Before it in load order.
     fn previous(&self) -> Option<Object> {
-        // SAFETY: a link of the loader's list. Only objects that were loaded at start are visited, and
-        // those stay.
-        unsafe { Object::linked(self.link().previous) }
+        Record::of(self.record.read().previous).map(Object::new)
     }
 
     /// Behind it in load order.
     fn next(&self) -> Option<Object> {
-        // SAFETY: a link of the loader's list. Only objects that were loaded at start are visited, and
-        // those stay.
-        unsafe { Object::linked(self.link().next) }
+        Record::of(self.record.read().next).map(Object::new)
     }
-}
 
-/// The loader's list, in load order. The first is the program itself.
-fn first() -> *const LinkMap {
-    #[repr(C)]
-    struct Debug {
-        version: c_int,
-        first: *const LinkMap,
+    /// The objects after this one that were loaded at start, in load order: up to the C library and the
+    /// loader.
+    fn those_after(&self) -> impl Iterator<Item = Object> + use<> {
+        let (mut library, mut loader) = (false, false);
+        successors(self.next(), Object::next).take_while(move |object| {
+            let last = library && loader;
+            library |= object.is_named("libc.so.");
+            loader |= object.is_named("ld-linux");
+            !last
+        })
     }
-    unsafe extern "C" {
-        /// The loader's, for debuggers.
-        static _r_debug: Debug;
-    }
-    // SAFETY: set before the program starts.
-    unsafe { (&raw const _r_debug.first).read_volatile() }
 }
 
 /// The handle of the program itself: the first in the loader's list.
 pub fn first_object() -> usize {
-    first() as usize
+    Record::first().map_or(0, |record| record.handle() as usize)
 }
 
 /// The base of the object with this handle, and the handle of the next one. `None`: there is no such
@@ -194,11 +215,8 @@ pub fn first_object() -> usize {
 /// # Safety
 /// `handle` is 0, or of an object that stays in the loader's list during the call.
 pub unsafe fn link(handle: usize) -> Option<(usize, usize)> {
-    let map = handle as *const LinkMap;
-    // SAFETY: the record of an object in the loader's list (see above). It is read volatile, since the
-    // loader may be writing it.
-    let map = if map.is_null() { return None } else { unsafe { map.read_volatile() } };
-    Some((map.base, map.next as usize))
+    let LinkMap { base, next, .. } = Record::of(handle as *const LinkMap)?.read();
+    Some((base, next as usize))
 }
 
 /// This library itself, found in the loader's list without a lock, so that hooks can call this.
@@ -208,24 +226,16 @@ fn own() -> Option<Object> {
         static _DYNAMIC: u64;
     }
     let ours = &raw const _DYNAMIC as usize;
-    // SAFETY: links of the loader's list. The walk ends at this library, which is never unloaded.
-    unsafe {
-        let next = |map: &*const LinkMap| {
-            let next = map.read_volatile().next;
-            (!next.is_null()).then_some(next)
-        };
-        let mut all = std::iter::successors(Some(first()).filter(|map| !map.is_null()), next);
-        let map = all.find(|map| map.read_volatile().dynamic == ours);
-        map.map(|map| Object::new(map)).or_else(|| object_at(own as *const () as usize))
-    }
+    // The walk ends at this library, which is never unloaded.
+    let mut all = successors(Record::first(), |record| Record::of(record.read().next));
+    let found = all.find(|record| record.read().dynamic == ours).map(Object::new);
+    found.or_else(|| object_at(own as *const () as usize))
 }
 
 /// The function of this name in the first object after this library in load order; if there is none, in
 /// one before it.
 ///
-/// The loader's list is read without a lock. Only objects that were loaded at start are visited: they
-/// stay loaded, and only the last of them is later linked to a new one. `dl_iterate_phdr` is not
-/// called, because a sanitizer's runtime calls `dlsym` before its own version of that function works.
+/// `dl_iterate_phdr` is not called, because a sanitizer's runtime calls `dlsym` before its own version of that function works.
 pub fn function_after_us(name: &[u8]) -> Option<usize> {
     let [found] = functions_after_us([name]);
     found
@@ -234,17 +244,19 @@ pub fn function_after_us(name: &[u8]) -> Option<usize> {
 /// The same for several names, by one walk.
 pub fn functions_after_us<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
     let Some(own) = own() else { return [None; NAMES] };
-    let before = std::iter::successors(own.previous(), Object::previous);
-    first_in(objects_after(&own).chain(before), names)
+    let before = successors(own.previous(), Object::previous);
+    first_in(own.those_after().chain(before), names)
+}
+
+/// The objects that were loaded at start, the program first.
+fn of_the_start() -> impl Iterator<Item = Object> {
+    let program = Record::first().map(Object::new);
+    program.into_iter().flat_map(|program| core::iter::once(program).chain(program.those_after()))
 }
 
 /// Whether the object with this handle was loaded at start, so that it is never unloaded.
 pub fn is_of_the_start(handle: *const c_void) -> bool {
-    // SAFETY: the program's own record, which stays.
-    let program = unsafe { Object::linked(first()) };
-    let mut all =
-        program.into_iter().flat_map(|one| core::iter::once(one).chain(objects_after(&one)));
-    all.any(|one| one.map.cast() == handle)
+    of_the_start().any(|one| one.handle().cast_const() == handle)
 }
 
 /// The functions of these names, each in the first of the objects that has it.
@@ -267,45 +279,28 @@ fn first_in<const NAMES: usize>(
 /// The function of this name in the first object, of those loaded at start, after the one that contains
 /// the address.
 pub fn function_after(address: usize, name: &[u8]) -> Option<usize> {
-    let object = object_at(address)?;
-    objects_after(&object).find_map(|object| object.function(name))
+    object_at(address)?.those_after().find_map(|object| object.function(name))
 }
 
 /// The function of this name in the first object, of those loaded at start, the program among them.
 pub fn startup_function(name: &[u8]) -> Option<usize> {
-    let [found] = startup_functions([name]);
-    found
+    of_the_start().find_map(|object| object.function(name))
 }
 
 /// The same for several names, by one walk.
 pub fn startup_functions<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
-    // SAFETY: the program's own record, which stays.
-    let Some(program) = (unsafe { Object::linked(first()) }) else { return [None; NAMES] };
-    first_in(std::iter::once(program).chain(objects_after(&program)), names)
+    first_in(of_the_start(), names)
 }
 
 /// Address and size of the variable of this name in the first object, of those loaded at start, after
 /// this library.
 pub fn startup_variable(name: &[u8]) -> Option<(usize, usize)> {
-    objects_after(&own()?).find_map(|object| object.symbol(name))
+    own()?.those_after().find_map(|object| object.symbol(name))
 }
 
 /// The C library's function of this name, even if an object before it defines one.
 pub fn c_library_function(name: &[u8]) -> Option<usize> {
-    let library = objects_after(&own()?).find(|object| object.is_named("libc.so."))?;
-    library.function(name)
-}
-
-/// The objects after this one that were loaded at start, in load order: up to the C library and the
-/// loader.
-fn objects_after(object: &Object) -> impl Iterator<Item = Object> + use<> {
-    let (mut library, mut loader) = (false, false);
-    std::iter::successors(object.next(), Object::next).take_while(move |object| {
-        let last = library && loader;
-        library |= object.is_named("libc.so.");
-        loader |= object.is_named("ld-linux");
-        !last
-    })
+    own()?.those_after().find(|object| object.is_named("libc.so."))?.function(name)
 }
 
 #[cfg(test)]
@@ -334,8 +329,8 @@ mod tests {
         let own = own().unwrap();
         let libc = object_at(libc::getppid as *const () as usize).unwrap();
         assert!(own.references().any(|address| libc.contains(address)));
-        let loader = std::iter::successors(libc.next(), Object::next)
-            .chain(std::iter::successors(libc.previous(), Object::previous));
+        let loader = successors(libc.next(), Object::next)
+            .chain(successors(libc.previous(), Object::previous));
         let mut all = loader.filter(|object| object.function(b"__tls_get_addr").is_some());
         assert!(all.next().is_some());
         let mut program = own;

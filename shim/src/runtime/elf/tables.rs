@@ -30,7 +30,7 @@ const STT_FUNC: u8 = 2;
 /// Addresses of the tables. 0: there is none.
 #[derive(Clone, Copy)]
 pub struct Tables {
-    image: Image,
+    pub image: Image,
     base: usize,
     hash: usize,
     symbols: usize,
@@ -89,11 +89,6 @@ impl Tables {
         // The loader relocates these addresses in place, except for the vdso.
         let usable = hash != 0 && symbols != 0 && strings != 0 && hash >= base;
         usable.then_some(Tables { image, base, hash, symbols, strings, soname, relocations })
-    }
-
-    /// See [`Image::is_data`].
-    pub fn is_data(&self, at: usize, length: usize) -> bool {
-        self.image.is_data(at, length)
     }
 
     pub fn soname(&self) -> Option<&'static CStr> {

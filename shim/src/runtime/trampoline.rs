@@ -1,5 +1,6 @@
-//! How `dlsym`, `dlvsym`, `dlopen` and `dlmopen` are interposed: call a filter, then jump to the real
-//! function.
+//! How a function is called in place of another: a filter runs with the arguments of the call, and then the code jumps to
+//! the function, which sees its caller and not this library. So are `dlsym`, `dlopen` and others interposed, and so is
+//! the first call of a function made that is looked up late ([`super::late_binding`]).
 
 use core::ffi::c_void;
 
@@ -12,9 +13,9 @@ pub struct Verdict {
     pub answer: *mut c_void,
 }
 
-/// Body of a naked function of up to three arguments. The filter gets the three argument registers and
-/// the caller's return address. If it returns an address, the code jumps there with stack and arguments
-/// unchanged, so that the real function sees its caller and not this library.
+/// Body of a naked function of up to four arguments. The filter gets the first three argument registers, the caller's return
+/// address, and what the code that jumped here left in eax or w9. If it returns an address, the code jumps there with stack
+/// and arguments unchanged.
 #[cfg(target_arch = "x86_64")]
 macro_rules! trampoline {
     ($filter:path) => {
@@ -27,9 +28,18 @@ macro_rules! trampoline {
             ".cfi_adjust_cfa_offset 8",
             "push rdx",
             ".cfi_adjust_cfa_offset 8",
-            "mov rcx, [rsp + 24]",
+            "push rcx",
+            ".cfi_adjust_cfa_offset 8",
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            "mov rcx, [rsp + 40]",
+            "mov r8d, eax",
             "call {filter}",
-            "mov rcx, rdx",
+            "mov r8, rdx",
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rcx",
+            ".cfi_adjust_cfa_offset -8",
             "pop rdx",
             ".cfi_adjust_cfa_offset -8",
             "pop rsi",
@@ -40,7 +50,7 @@ macro_rules! trampoline {
             "jz 2f",
             "jmp rax",
             "2:",
-            "mov rax, rcx",
+            "mov rax, r8",
             "ret",
             ".cfi_endproc",
             filter = sym $filter,
@@ -61,12 +71,13 @@ macro_rules! trampoline {
             ".cfi_offset x30, -40",
             "mov x29, sp",
             "stp x0, x1, [sp, 16]",
-            "str x2, [sp, 32]",
+            "stp x2, x3, [sp, 32]",
             "mov x3, x30",
+            "mov w4, w9",
             "bl {filter}",
             "mov x16, x0",
             "mov x9, x1",
-            "ldr x2, [sp, 32]",
+            "ldp x2, x3, [sp, 32]",
             "ldp x0, x1, [sp, 16]",
             "ldp x29, x30, [sp], 48",
             ".cfi_def_cfa_offset 0",
