@@ -1,9 +1,9 @@
 //! A set of handles that hooks have seen. A query takes a few nanoseconds: no lock, no call, two loads.
 //! The set may lose members; it never contains a handle that was not added.
 
-use crate::runtime::hash_table;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use crate::runtime::hash_table::spread;
+use crate::runtime::zero_pages::{ZeroPages, Zeroed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Programs launch some hundred functions.
 const SLOTS: usize = 1 << 14;
@@ -16,7 +16,7 @@ const REMOVED: usize = 1;
 /// The table is mapped at the first handle; the kernel allocates its pages when they are touched.
 #[derive(Default)]
 pub struct HandleSet {
-    slots: AtomicPtr<AtomicUsize>,
+    slots: ZeroPages<HandleSlots>,
     /// Slots that are not empty.
     used: AtomicUsize,
     /// Handles in them.
@@ -25,45 +25,47 @@ pub struct HandleSet {
 
 #[inline(always)]
 fn home(handle: usize) -> usize {
-    (hash_table::spread(handle as u64) >> (64 - SLOTS.trailing_zeros())) as usize
+    (spread(handle as u64) >> (64 - SLOTS.trailing_zeros())) as usize
 }
 
 /// The slots of a set, for one look.
 #[repr(transparent)]
 pub struct HandleSlots([AtomicUsize; SLOTS]);
 
+// SAFETY: zero bytes are empty slots.
+unsafe impl Zeroed for HandleSlots {}
+
 impl HandleSlots {
     /// Whether the handle is in the set, at the first place where it is looked for. Of 0 and 1, which are no handles, it may
     /// say so.
     #[inline(always)]
     pub fn has_at_home(&self, handle: usize) -> bool {
-        self.0[home(handle)].load(Ordering::Relaxed) == handle
+        self.0[home(handle)].load(Relaxed) == handle
+    }
+
+    /// The slots where the handle may be, in order. About half of all are empty, so that few are looked at.
+    #[inline(always)]
+    fn places(&self, handle: usize) -> impl Iterator<Item = &AtomicUsize> {
+        let home = home(handle);
+        (0..SLOTS).map(move |further| &self.0[(home + further) % SLOTS])
     }
 }
 
 impl HandleSet {
-    #[inline(always)]
-    fn slots(&self) -> Option<&'static [AtomicUsize; SLOTS]> {
-        self.in_memory().map(|slots| &slots.0)
-    }
-
     /// Where the members are; `None`: there was none yet.
     #[inline(always)]
     pub fn in_memory(&self) -> Option<&'static HandleSlots> {
-        // SAFETY: null, or so many slots that are never unmapped.
-        unsafe { self.slots.load(Ordering::Acquire).cast::<HandleSlots>().as_ref() }
+        self.slots.get()
     }
 
     #[inline(always)]
     pub fn has(&self, handle: usize) -> bool {
-        let Some(slots) = self.slots() else { return false };
-        let mut index = home(handle);
-        // Terminates early: about half of the slots are free.
-        for _ in 0..SLOTS {
-            match slots[index].load(Ordering::Relaxed) {
+        let Some(slots) = self.in_memory() else { return false };
+        for slot in slots.places(handle) {
+            match slot.load(Relaxed) {
                 known if known == handle => return known > REMOVED,
                 EMPTY => return false,
-                _ => index = (index + 1) % SLOTS,
+                _ => {}
             }
         }
         false
@@ -72,78 +74,54 @@ impl HandleSet {
     /// Whether no handle is in the set: one load, and no look-up.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.members.load(Ordering::Relaxed) == 0
+        self.members.load(Relaxed) == 0
     }
 
     pub fn add(&self, handle: usize) {
         if handle <= REMOVED || self.has(handle) {
             return;
         }
-        if self.used.fetch_add(1, Ordering::Relaxed) >= FULL {
+        if self.used.fetch_add(1, Relaxed) >= FULL {
             self.forget();
         }
-        let Some(slots) = self.slots().or_else(|| self.make()) else { return };
-        let mut index = home(handle);
-        for _ in 0..SLOTS {
-            let slot = &slots[index];
-            match slot.compare_exchange(EMPTY, handle, Ordering::Relaxed, Ordering::Relaxed) {
+        let Some(slots) = self.slots.get_or_make() else { return };
+        for slot in slots.places(handle) {
+            match slot.compare_exchange(EMPTY, handle, Relaxed, Relaxed) {
                 Ok(_) => {
-                    self.members.fetch_add(1, Ordering::Relaxed);
+                    self.members.fetch_add(1, Relaxed);
                     return;
                 }
                 Err(known) if known == handle => return,
-                Err(_) => index = (index + 1) % SLOTS,
+                Err(_) => {}
             }
         }
     }
 
     /// Removes a handle that the driver may reuse.
     pub fn remove(&self, handle: usize) {
-        let Some(slots) = self.slots() else { return };
-        let mut index = home(handle);
-        for _ in 0..SLOTS {
-            match slots[index].load(Ordering::Relaxed) {
-                EMPTY => return,
-                known if known == handle && known > REMOVED => {
-                    let slot = &slots[index];
-                    let order = Ordering::Relaxed;
-                    // Another thread may have removed it, or cleared the set.
-                    if slot.compare_exchange(handle, REMOVED, order, order).is_ok() {
-                        self.members.fetch_sub(1, order);
-                    }
+        let Some(slots) = self.in_memory().filter(|_| handle > REMOVED) else { return };
+        for slot in slots.places(handle) {
+            match slot.compare_exchange(handle, REMOVED, Relaxed, Relaxed) {
+                Ok(_) => {
+                    self.members.fetch_sub(1, Relaxed);
                     return;
                 }
-                _ => index = (index + 1) % SLOTS,
+                Err(EMPTY) => return,
+                Err(_) => {}
             }
         }
     }
 
     /// Clears the set: the driver may reuse any handle.
     pub fn forget(&self) {
-        if self.used.swap(0, Ordering::Relaxed) == 0 {
+        if self.used.swap(0, Relaxed) == 0 {
             return;
         }
-        for slot in self.slots().into_iter().flatten() {
-            if slot.swap(EMPTY, Ordering::Relaxed) > REMOVED {
-                self.members.fetch_sub(1, Ordering::Relaxed);
+        for slot in self.in_memory().iter().flat_map(|slots| &slots.0) {
+            if slot.swap(EMPTY, Relaxed) > REMOVED {
+                self.members.fetch_sub(1, Relaxed);
             }
         }
-    }
-
-    #[cold]
-    fn make(&self) -> Option<&[AtomicUsize; SLOTS]> {
-        let bytes = SLOTS * size_of::<AtomicUsize>();
-        let fresh = hash_table::pages(bytes).ok()?;
-        let made = self.slots.compare_exchange(
-            null_mut(),
-            fresh.cast(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        if made.is_err() {
-            hash_table::unmap(fresh, bytes);
-        }
-        self.slots()
     }
 }
 

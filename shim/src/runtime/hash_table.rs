@@ -3,6 +3,7 @@
 
 use crate::runtime::faults::{Site, pages_granted};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a table holds.
@@ -139,20 +140,30 @@ impl<T: Slot> Table<T> {
         if self.most == 0 { 0 } else { self.mask + 1 }
     }
 
+    #[inline]
+    fn slot(&self, index: usize) -> &T {
+        debug_assert!(index <= self.mask);
+        // SAFETY: index is at most the mask; zero pages are valid empty slots.
+        unsafe { &*self.slots.add(index) }
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, index: usize) -> &mut T {
+        debug_assert!(index < self.capacity());
+        // SAFETY: index is below the capacity; zero pages are valid empty slots.
+        unsafe { &mut *self.slots.add(index) }
+    }
+
     /// The value in slot `index`, if there is one.
     #[inline]
     pub fn at(&self, index: usize) -> Option<&T> {
-        debug_assert!(index <= self.mask);
-        // SAFETY: index is at most the mask; zero pages are valid empty slots.
-        let slot = unsafe { &*self.slots.add(index) };
+        let slot = self.slot(index);
         (!slot.is_empty()).then_some(slot)
     }
 
     #[inline]
     pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
-        debug_assert!(index < self.capacity());
-        // SAFETY: index is below the capacity; zero pages are valid empty slots.
-        let slot = unsafe { &mut *self.slots.add(index) };
+        let slot = self.slot_mut(index);
         (!slot.is_empty()).then_some(slot)
     }
 
@@ -196,10 +207,8 @@ impl<T: Slot> Table<T> {
     #[inline]
     pub fn home_of(&mut self, hash: u64, key: T::Key) -> Option<&mut T> {
         let index = (hash >> 32) as usize & self.mask;
-        // SAFETY: index is at most the mask; zero pages are valid empty slots.
-        let slot = unsafe { self.slots.add(index) };
-        // SAFETY: as above. A reference that may be written is made of a used slot only.
-        (unsafe { (*slot).key() } == key).then(|| unsafe { &mut *slot })
+        // A reference that may be written is made of a used slot only.
+        if self.slot(index).key() == key { Some(self.slot_mut(index)) } else { None }
     }
 
     /// Address and number of the slots.
@@ -252,8 +261,7 @@ impl<T: Slot> Table<T> {
     #[inline]
     pub fn fill(&mut self, index: usize, value: T) {
         debug_assert!(self.at(index).is_none());
-        // SAFETY: index is below the capacity.
-        unsafe { self.slots.add(index).write(value) };
+        *self.slot_mut(index) = value;
         self.len += 1;
     }
 
@@ -304,8 +312,8 @@ impl<T: Slot> Table<T> {
             None => index,
             Some(_) => self.move_back(index, moved),
         };
-        // SAFETY: hole is below the capacity; zero is a valid empty slot.
-        unsafe { self.slots.add(hole).write_bytes(0, 1) };
+        // SAFETY: zero bytes are a valid empty slot.
+        *self.slot_mut(hole) = unsafe { MaybeUninit::zeroed().assume_init() };
         self.len -= 1;
     }
 
@@ -321,8 +329,7 @@ impl<T: Slot> Table<T> {
             let home = self.home(slot.key());
             // The slot may move into the hole if its home is not after the hole on its way here.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
-                // SAFETY: both are below the capacity, and not the same.
-                unsafe { std::ptr::copy_nonoverlapping(slot, self.slots.add(hole), 1) };
+                *self.slot_mut(hole) = *slot;
                 moved(hole);
                 hole = next;
             }
@@ -339,23 +346,16 @@ impl<T: Slot> Table<T> {
 
     #[cold]
     fn grow(&mut self) -> Result<(), NoMemory> {
-        let old = (self.slots, self.capacity());
-        let capacity = if old.1 == 0 { FIRST_CAPACITY } else { old.1 * 2 };
+        let capacity = (2 * self.capacity()).max(FIRST_CAPACITY);
         // Small tables have a low load, so that most values are in their first slot.
         let most = if capacity < ROOMY { capacity / 2 } else { capacity / 4 * 3 };
         // A place is chosen by 32 bits of the hash.
         let most = u32::try_from(most).map_err(|_| NoMemory)?;
-        self.slots = pages(capacity * size_of::<T>())?.cast();
-        (self.mask, self.len, self.most) = (capacity - 1, 0, most);
-        for index in 0..old.1 {
-            // SAFETY: the old pages are mapped until the end of this loop.
-            let slot = unsafe { *old.0.add(index) };
-            if !slot.is_empty() {
-                self.place(slot);
-            }
-        }
-        if old.1 > 0 {
-            unmap(old.0.cast(), old.1 * size_of::<T>());
+        let slots = pages(capacity * size_of::<T>())?.cast();
+        let larger = Table { slots, mask: capacity - 1, len: 0, most, owns: PhantomData };
+        let smaller = std::mem::replace(self, larger);
+        for value in smaller.iter() {
+            self.place(*value);
         }
         Ok(())
     }

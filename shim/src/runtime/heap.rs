@@ -8,11 +8,12 @@
 //! that a forked child sees empty: a lock that was held in the parent is free there, and blocks that
 //! were free in the parent are lost to it.
 //!
-//! Where the kernel gives no pages, blocks come from a reserve ([`super::reserve`]).
+//! Where the kernel gives no pages, blocks come from a reserve ([`super::reserve`]). If it gives none for the lists, these
+//! blocks are not used again.
 
 use crate::runtime::fallible::may_fail;
 use crate::runtime::faults::{Site, block_granted, pages_granted};
-use crate::runtime::hash_table;
+use crate::runtime::hash_table::{pages, unmap};
 use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::reserve;
 use std::alloc::{GlobalAlloc, Layout};
@@ -55,17 +56,19 @@ impl Heap {
     }
 
     #[inline]
-    fn lists(&self) -> Option<&Lists> {
-        // SAFETY: made below, never freed; zero bytes are unlocked, empty lists.
-        match unsafe { self.0.load(Ordering::Acquire).as_ref() } {
-            Some(lists) => Some(lists),
-            None => self.make(),
-        }
+    fn known(&self) -> Option<&'static Lists> {
+        // SAFETY: null, or a page that is never freed; zero bytes are unlocked, empty lists.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[inline]
+    fn lists(&self) -> Option<&'static Lists> {
+        self.known().or_else(|| self.make())
     }
 
     /// The blocks of a size. `None`: there is no page for lists.
     #[inline]
-    fn list(&self, class: usize) -> Option<Guard<'_, Blocks>> {
+    fn list(&self, class: usize) -> Option<Guard<'static, Blocks>> {
         let lists = self.lists()?;
         lists.0[class].lock_unless_left().or_else(|| self.list_after(lists, class))
     }
@@ -73,67 +76,28 @@ impl Heap {
     /// The same after a thread has left a list in the middle of a change: all lists are replaced. Their
     /// free blocks are lost.
     #[cold]
-    fn list_after(&self, left: &Lists, class: usize) -> Option<Guard<'_, Blocks>> {
-        let left = (&raw const *left).cast_mut();
-        if left != (&raw const SPARE.0).cast_mut() {
-            // Another thread may have replaced them.
-            let order = (Ordering::AcqRel, Ordering::Acquire);
-            let _ = self.0.compare_exchange(left, null_mut(), order.0, order.1);
-        }
+    fn list_after(&self, left: &Lists, class: usize) -> Option<Guard<'static, Blocks>> {
+        self.replace((&raw const *left).cast_mut(), null_mut());
         self.lists()?.0[class].lock_unless_left()
     }
 
+    /// Another thread may have replaced them.
+    fn replace(&self, known: *mut Lists, by: *mut Lists) {
+        let _ = self.0.compare_exchange(known, by, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// The page of a thread that loses a race here is leaked.
     #[cold]
-    fn make(&self) -> Option<&Lists> {
-        let Ok(fresh) = hash_table::pages(PAGE) else { return self.make_without_pages() };
-        // Before Linux 4.14 a child gets the lists as they are. SAFETY: a page that was mapped here and
-        // is not shared yet.
+    fn make(&self) -> Option<&'static Lists> {
+        let fresh = pages(PAGE).ok()?;
+        // Before Linux 4.14 a child gets the lists as they are.
+        // SAFETY: a page that was mapped here and is not shared yet.
         #[cfg(not(miri))]
         unsafe {
             libc::madvise(fresh.cast(), PAGE, libc::MADV_WIPEONFORK)
         };
-        let fresh: *mut Lists = fresh.cast();
-        match self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: made once, never freed; zero bytes are unlocked, empty lists.
-            Ok(_) => unsafe { fresh.as_ref() },
-            Err(winner) => {
-                hash_table::unmap(fresh.cast(), PAGE);
-                // SAFETY: made once, never freed; zero bytes are unlocked, empty lists.
-                unsafe { winner.as_ref() }
-            }
-        }
-    }
-}
-
-/// The lists if there is no page for them: blocks of the reserve must return to a list.
-static SPARE: Spare = Spare(Lists([const { Lock::new(Blocks::NONE) }; CLASSES]));
-
-struct Spare(Lists);
-
-// SAFETY: each list has its lock.
-unsafe impl Sync for Spare {}
-
-impl Heap {
-    /// A forked child inherits these lists, so that a fork handler clears them there. (A raw `clone`
-    /// runs no handlers.)
-    #[cold]
-    fn make_without_pages(&self) -> Option<&Lists> {
-        unsafe extern "C" fn forget() {
-            let lists: *const Lists = &raw const SPARE.0;
-            // SAFETY: the only thread; zero bytes are unlocked, empty lists.
-            unsafe { lists.cast_mut().write_bytes(0, 1) };
-        }
-        let spare = (&raw const SPARE.0).cast_mut();
-        let order = (Ordering::AcqRel, Ordering::Acquire);
-        match self.0.compare_exchange(null_mut(), spare, order.0, order.1) {
-            Ok(_) => {
-                // SAFETY: a function of ours that stays.
-                unsafe { super::forked::in_child(forget) };
-                Some(&SPARE.0)
-            }
-            // SAFETY: made once, never freed.
-            Err(winner) => unsafe { winner.as_ref() },
-        }
+        self.replace(null_mut(), fresh.cast());
+        self.known()
     }
 }
 
@@ -156,7 +120,7 @@ fn in_pages(size: usize) -> usize {
 }
 
 /// Resizes the pages of a block that has separate ones. Null: the kernel has no room.
-unsafe fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
+fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
     if new > old && !(pages_granted(Site::Pages) && block_granted()) {
         return null_mut();
     }
@@ -166,8 +130,6 @@ unsafe fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
 }
 
 impl Blocks {
-    const NONE: Blocks = Blocks { free: null_mut(), next: null_mut(), left: 0 };
-
     #[inline]
     fn take(&mut self, size: usize, granted: bool) -> *mut u8 {
         if !self.free.is_null() {
@@ -181,8 +143,8 @@ impl Blocks {
         }
         if self.left == 0 {
             let piece = PIECE.max(16 * size);
-            let Ok(pages) = hash_table::pages(piece) else { return reserve::take(size) };
-            (self.next, self.left) = (pages, piece);
+            let Ok(fresh) = pages(piece) else { return reserve::take(size) };
+            (self.next, self.left) = (fresh, piece);
         }
         let block = self.next;
         self.next = block.wrapping_add(size);
@@ -210,8 +172,8 @@ unsafe impl GlobalAlloc for Heap {
         match class(layout) {
             None => {
                 let bytes = in_pages(layout.size());
-                let pages = if granted { hash_table::pages(bytes).ok() } else { None };
-                pages.unwrap_or_else(|| reserve::take(bytes))
+                let fresh = if granted { pages(bytes).ok() } else { None };
+                fresh.unwrap_or_else(|| reserve::take(bytes))
             }
             Some(class) => match self.list(class) {
                 Some(mut blocks) => blocks.take(LEAST << class, granted),
@@ -223,7 +185,7 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match class(layout) {
             None if reserve::has(block) => {}
-            None => hash_table::unmap(block, in_pages(layout.size())),
+            None => unmap(block, in_pages(layout.size())),
             Some(class) => {
                 if let Some(mut blocks) = self.list(class) {
                     blocks.give(block);
@@ -245,27 +207,26 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller fulfils the contract of `GlobalAlloc`, which is that of the function
-        // called.
-        unsafe {
-            let wanted = Layout::from_size_align_unchecked(size, layout.align());
-            match (class(layout), class(wanted)) {
-                (Some(old), Some(new)) if old == new => return block,
-                (None, None) if !reserve::has(block) => {
-                    let moved = moved(block, in_pages(layout.size()), in_pages(size));
-                    if !moved.is_null() {
-                        return moved;
-                    }
+        let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return null_mut() };
+        match (class(layout), class(wanted)) {
+            (Some(old), Some(new)) if old == new => return block,
+            (None, None) if !reserve::has(block) => {
+                let moved = moved(block, in_pages(layout.size()), in_pages(size));
+                if !moved.is_null() {
+                    return moved;
                 }
-                _ => {}
             }
-            let fresh = self.alloc(wanted);
-            if !fresh.is_null() {
-                fresh.copy_from_nonoverlapping(block, layout.size().min(size));
-                self.dealloc(block, layout);
-            }
-            fresh
+            _ => {}
         }
+        // SAFETY: a size that is not zero, as the caller's contract says.
+        let fresh = unsafe { self.alloc(wanted) };
+        if !fresh.is_null() {
+            // SAFETY: both blocks are at least as large as that, and are not the same.
+            unsafe { fresh.copy_from_nonoverlapping(block, layout.size().min(size)) };
+            // SAFETY: the caller's block, which it uses no more.
+            unsafe { self.dealloc(block, layout) };
+        }
+        fresh
     }
 }
 

@@ -23,12 +23,13 @@
 //! it for the library's code.
 
 use crate::runtime::elf;
-use crate::runtime::hash_table::pages;
+use crate::runtime::fallible::TryPush;
+use crate::runtime::zero_pages::{ZeroPages, Zeroed};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::ptr::null_mut;
 use core::sync::atomic::{
-    AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release, fence,
 };
 
 /// A loaded program or library: its addresses, and the loader's record of it.
@@ -41,47 +42,97 @@ pub struct Entry {
     pub eh_frame_hdr: usize,
 }
 
+impl Entry {
+    /// `None`: nothing of the object is loaded.
+    fn of(info: &libc::dl_phdr_info, link_map: usize) -> Option<Entry> {
+        let headers = match info.dlpi_phdr.is_null() {
+            true => &[][..],
+            // SAFETY: the object's program headers, which are mapped as long as it is listed.
+            false => unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) },
+        };
+        let mut entry = Entry { start: usize::MAX, end: 0, link_map, eh_frame_hdr: 0 };
+        for header in headers {
+            let at = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+            match header.p_type {
+                libc::PT_LOAD => {
+                    entry.start = entry.start.min(at & !4095);
+                    entry.end = entry.end.max(at.wrapping_add(header.p_memsz as usize));
+                }
+                libc::PT_GNU_EH_FRAME => entry.eh_frame_hdr = at,
+                _ => {}
+            }
+        }
+        (entry.start < entry.end).then_some(entry)
+    }
+}
+
 /// The same as atomics, for readers that run while it is written.
 struct Slot([AtomicUsize; 4]);
 
 impl Slot {
     fn get(&self) -> Entry {
         let [start, end, link_map, eh_frame_hdr] =
-            [0, 1, 2, 3].map(|field: usize| self.0[field].load(Ordering::Relaxed));
+            [0, 1, 2, 3].map(|field: usize| self.0[field].load(Relaxed));
         Entry { start, end, link_map, eh_frame_hdr }
     }
 
     fn put(&self, entry: &Entry) {
         let Entry { start, end, link_map, eh_frame_hdr } = *entry;
         for (field, value) in self.0.iter().zip([start, end, link_map, eh_frame_hdr]) {
-            field.store(value, Ordering::Relaxed);
+            field.store(value, Relaxed);
         }
     }
 }
 
-/// The variables of the loader that are read.
+/// Most objects of a process. With more of them, native stacks are off.
+const MOST: usize = 1 << 13;
+
+struct Slots([Slot; MOST]);
+
+// SAFETY: zero bytes are numbers.
+unsafe impl Zeroed for Slots {}
+
+/// The variables of the loader that are read. It may be writing them, each in one piece.
 #[derive(Clone, Copy)]
 struct Variables {
     lock: *mut libc::pthread_mutex_t,
-    namespaces: *const u64,
-    loaded: *const u32,
-    ever: *const u64,
+    namespaces: &'static AtomicU64,
+    /// In its lower half.
+    loaded: &'static AtomicU64,
+    ever: &'static AtomicU64,
     iterate: Iterate,
 }
 
 type Iterate = unsafe extern "C" fn(Callback, *mut c_void) -> c_int;
 type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
+/// Calls `report` with each object, in load order, until it returns false.
+fn each_object<F: FnMut(&libc::dl_phdr_info) -> bool>(iterate: Iterate, mut report: F) {
+    unsafe extern "C" fn call<F: FnMut(&libc::dl_phdr_info) -> bool>(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        report: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader's record, and the function below.
+        let (info, report) = unsafe { (&*info, &mut *report.cast::<F>()) };
+        c_int::from(!report(info))
+    }
+    // SAFETY: `call` has the callback's type, and expects this data.
+    unsafe { iterate(call::<F>, (&raw mut report).cast()) };
+}
+
 impl Variables {
+    fn loaded(&self) -> u64 {
+        u64::from(self.loaded.load(Relaxed) as u32)
+    }
+
     /// Changes whenever an object is loaded or unloaded; never 0.
     fn generation(&self) -> u64 {
-        // SAFETY: variables of the loader, which stay. It writes them in one piece.
-        unsafe { (self.ever.read_volatile() << 32) | u64::from(self.loaded.read_volatile()) }
+        (self.ever.load(Relaxed) << 32) | self.loaded()
     }
 
     fn unloaded(&self) -> u64 {
-        // SAFETY: as above.
-        unsafe { self.ever.read_volatile().wrapping_sub(self.loaded.read_volatile().into()) }
+        self.ever.load(Relaxed).wrapping_sub(self.loaded())
     }
 
     /// `None`: the loader's variables are not where they are expected.
@@ -92,25 +143,15 @@ impl Variables {
         let iterate = elf::c_library_function(b"dl_iterate_phdr")?;
         // SAFETY: the function of that name.
         let iterate = unsafe { core::mem::transmute::<usize, Iterate>(iterate) };
-        let mut counts = (0u64, 0u64);
-        unsafe extern "C" fn counters(
-            info: *mut libc::dl_phdr_info,
-            size: usize,
-            counts: *mut c_void,
-        ) -> c_int {
-            if size >= size_of::<libc::dl_phdr_info>() {
-                // SAFETY: the loader's record, of at least that size; `counts` points to the caller's variable.
-                unsafe { *counts.cast::<(u64, u64)>() = ((*info).dlpi_adds, (*info).dlpi_subs) };
-            }
-            1
-        }
-        // SAFETY: `counters` has the callback's type, and its data is `counts`.
-        unsafe { iterate(counters, (&raw mut counts).cast()) };
-        let (ever, unloaded) = counts;
+        let (mut ever, mut unloaded) = (0, 0);
+        each_object(iterate, |info| {
+            (ever, unloaded) = (info.dlpi_adds, info.dlpi_subs);
+            false
+        });
         // SAFETY: the loader's variable, of that size, which holds pointers and so is aligned to words. Atomics,
         // since the loader may be writing it.
         let words = unsafe { core::slice::from_raw_parts(global as *const AtomicU64, bytes / 8) };
-        let word = |n: usize| words.get(n).map_or(0, |word| word.load(Ordering::Relaxed));
+        let word = |n: usize| words.get(n).map_or(0, |word| word.load(Relaxed));
         // It begins with the first namespace: the first object, and the number of objects.
         if ever == 0 || words.len() < 2 || word(0) as usize != elf::first_object() {
             return None;
@@ -124,14 +165,9 @@ impl Variables {
             let found = (1..=16).contains(&word(n)) && is_lock(n + 1) && is_lock(n + 1 + MUTEX);
             let counter = [2, 3].map(|locks| n + 1 + locks * MUTEX);
             let counter = counter.into_iter().find(|at| found && word(*at) == ever)?;
-            let at = |n: usize| global + 8 * n;
-            Some(Variables {
-                lock: at(n + 1 + MUTEX) as *mut libc::pthread_mutex_t,
-                namespaces: at(n) as *const u64,
-                loaded: at(1) as *const u32,
-                ever: at(counter) as *const u64,
-                iterate,
-            })
+            let lock = words[n + 1 + MUTEX].as_ptr().cast();
+            let (namespaces, loaded, ever) = (&words[n], &words[1], &words[counter]);
+            Some(Variables { lock, namespaces, loaded, ever, iterate })
         })
     }
 }
@@ -147,22 +183,14 @@ pub struct LoadedObjects {
     sequence: AtomicU64,
     generation: AtomicU64,
     count: AtomicUsize,
-    slots: AtomicPtr<Slot>,
-    /// Used by the writer only.
-    room: UnsafeCell<Room>,
-}
-
-/// The table's slots, and entries in which the objects are collected.
-struct Room {
-    collected: *mut Entry,
-    capacity: usize,
+    slots: ZeroPages<Slots>,
 }
 
 const UNKNOWN: u32 = 0;
 const USABLE: u32 = 1;
 const UNUSABLE: u32 = 2;
 
-// SAFETY: `variables` is written before `state` says so, and by the writer; `room` is the writer's.
+// SAFETY: `variables` is written before `state` says so; they are addresses of the loader's variables, which stay.
 unsafe impl Sync for LoadedObjects {}
 
 /// The objects of this process.
@@ -175,7 +203,7 @@ pub fn holding(address: usize) -> Option<Entry> {
 
 /// Whether the loader's variables were found.
 pub fn can_ask() -> bool {
-    ALL.is_usable()
+    ALL.usable().is_some()
 }
 
 /// A number that changes whenever an object is loaded or unloaded. `None`: the loader's variables were not found
@@ -204,48 +232,47 @@ impl LoadedObjects {
             sequence: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             count: AtomicUsize::new(0),
-            slots: AtomicPtr::new(null_mut()),
-            room: UnsafeCell::new(Room { collected: null_mut(), capacity: 0 }),
+            slots: ZeroPages::NONE,
         }
     }
 
-    fn is_usable(&self) -> bool {
-        if self.state.load(Ordering::Acquire) == UNKNOWN {
+    /// As far as they were looked for.
+    #[inline]
+    fn variables(&self) -> Option<&Variables> {
+        if self.state.load(Acquire) != USABLE {
+            return None;
+        }
+        // SAFETY: written before `state` was set, and not changed after that.
+        unsafe { (*self.variables.get()).as_ref() }
+    }
+
+    fn usable(&self) -> Option<&Variables> {
+        if self.state.load(Acquire) == UNKNOWN {
             self.begin();
         }
-        self.state.load(Ordering::Acquire) == USABLE
+        self.variables()
     }
 
     #[inline]
     fn if_counted(&self, count: impl Fn(&Variables) -> u64) -> Option<u64> {
-        if self.state.load(Ordering::Acquire) != USABLE {
-            return None;
-        }
-        // SAFETY: written before `state` was set, and not changed after that.
-        let variables = unsafe { (*self.variables.get()).as_ref() }?;
-        // SAFETY: a variable of the loader, which stays. It writes it in one piece.
-        let namespaces = unsafe { variables.namespaces.read_volatile() };
-        (namespaces == 1).then(|| count(variables))
+        let variables = self.variables()?;
+        (variables.namespaces.load(Relaxed) == 1).then(|| count(variables))
     }
 
     #[cold]
     fn begin(&self) {
         let Some(_writer) = self.write() else { return };
-        if self.state.load(Ordering::Acquire) != UNKNOWN {
+        if self.state.load(Acquire) != UNKNOWN {
             return;
         }
         let found = Variables::find();
         // SAFETY: nobody reads it before `state` is set.
         unsafe { *self.variables.get() = found };
-        self.state.store(if found.is_some() { USABLE } else { UNUSABLE }, Ordering::Release);
+        self.state.store(if found.is_some() { USABLE } else { UNUSABLE }, Release);
     }
 
     fn holding(&self, address: usize) -> Option<Entry> {
-        if !self.is_usable() {
-            return None;
-        }
-        // SAFETY: written before `state` was set, and not changed after that.
-        let variables = unsafe { (*self.variables.get()).as_ref() }?;
+        let variables = self.usable()?;
         for attempt in 0..SPINS + YIELDS {
             if let Some(found) = self.look(address, variables.generation()) {
                 return found;
@@ -255,10 +282,7 @@ impl LoadedObjects {
             }
             match attempt < SPINS {
                 true => core::hint::spin_loop(),
-                // SAFETY: plain call.
-                false => unsafe {
-                    libc::sched_yield();
-                },
+                false => std::thread::yield_now(),
             }
         }
         None
@@ -267,23 +291,15 @@ impl LoadedObjects {
     /// `None`: the table is not of this generation, or is being written.
     #[inline]
     fn look(&self, address: usize, generation: u64) -> Option<Option<Entry>> {
-        let before = self.sequence.load(Ordering::Acquire);
-        if before & 1 != 0 || self.generation.load(Ordering::Relaxed) != generation {
+        let before = self.sequence.load(Acquire);
+        if before & 1 != 0 || self.generation.load(Relaxed) != generation {
             return None;
         }
-        let count = self.count.load(Ordering::Relaxed);
-        let slots = self.slots.load(Ordering::Relaxed);
-        // Both are of this sequence: slots that are replaced are never freed.
-        fence(Ordering::Acquire);
-        if slots.is_null() || self.sequence.load(Ordering::Relaxed) != before {
-            return None;
-        }
-        // SAFETY: at this sequence the table had `count` slots.
-        let slots = unsafe { core::slice::from_raw_parts(slots, count) };
-        let behind = slots.partition_point(|slot| slot.0[0].load(Ordering::Relaxed) <= address);
+        let slots = self.slots.get()?.0.get(..self.count.load(Relaxed))?;
+        let behind = slots.partition_point(|slot| slot.0[0].load(Relaxed) <= address);
         let found = slots[..behind].last().map(Slot::get);
-        fence(Ordering::Acquire);
-        if self.sequence.load(Ordering::Relaxed) != before {
+        fence(Acquire);
+        if self.sequence.load(Relaxed) != before {
             return None;
         }
         Some(found.filter(|entry| address < entry.end))
@@ -292,11 +308,10 @@ impl LoadedObjects {
     /// Becomes the only writer. In a forked child it replaces a writer that exists only in the parent.
     fn write(&self) -> Option<Writer<'_>> {
         let me = std::process::id() as i32;
-        let order = (Ordering::Acquire, Ordering::Relaxed);
-        let taken = match self.writer.compare_exchange(0, me, order.0, order.1) {
+        let taken = match self.writer.compare_exchange(0, me, Acquire, Relaxed) {
             Ok(_) => true,
             Err(other) if other == me => false,
-            Err(ended) => self.writer.compare_exchange(ended, me, order.0, order.1).is_ok(),
+            Err(ended) => self.writer.compare_exchange(ended, me, Acquire, Relaxed).is_ok(),
         };
         // `then`, not `then_some`: dropping an unused guard would clear the flag of the current writer.
         #[allow(clippy::unnecessary_lazy_evaluations)]
@@ -307,73 +322,48 @@ impl LoadedObjects {
     #[cold]
     fn refresh(&self, variables: &Variables) -> bool {
         let Some(_writer) = self.write() else { return false };
+        let Some(slots) = self.slots.get_or_make() else { return false };
         // SAFETY: the loader's lock, which is an ordinary mutex. Never waited for.
         if unsafe { libc::pthread_mutex_trylock(variables.lock) } != 0 {
             return false;
         }
-        // SAFETY: this is the writer.
-        let room = unsafe { &mut *self.room.get() };
-        let mut collected = Collected {
-            room,
-            count: 0,
-            next: elf::first_object(),
-            consistent: true,
-            generation: 0,
-        };
-        // SAFETY: `collect` has the callback's type, and its data is the `Collected` above. The lock is
-        // recursive.
-        unsafe { (variables.iterate)(collect, (&raw mut collected).cast()) };
-        let Collected { count, consistent, generation: reported, .. } = collected;
+        let (mut entries, mut has_memory) = (Vec::new(), true);
+        // The loader's record of the next object, and the generation by the counts that it reports.
+        let (mut next, mut is_listed, mut reported) = (elf::first_object(), true, 0);
+        // The lock is recursive.
+        each_object(variables.iterate, |info| {
+            reported = (info.dlpi_adds << 32) | info.dlpi_adds.wrapping_sub(info.dlpi_subs);
+            // SAFETY: the list's next link, under the loader's lock.
+            let link = unsafe { elf::link(next) };
+            let Some((_, after)) = link.filter(|(base, _)| *base == info.dlpi_addr as usize) else {
+                is_listed = false;
+                return false;
+            };
+            let entry = Entry::of(info, core::mem::replace(&mut next, after));
+            has_memory = entry.is_none_or(|entry| entries.try_push(entry).is_ok());
+            has_memory
+        });
         let generation = variables.generation();
         // SAFETY: locked above.
         unsafe { libc::pthread_mutex_unlock(variables.lock) };
-        if !consistent || reported != generation {
-            // The loader's variables were not identified correctly.
-            self.state.store(UNUSABLE, Ordering::Release);
+        if !has_memory {
             return false;
         }
-        if count > room.capacity {
-            return self.make_room(room, 2 * count);
+        if !is_listed || reported != generation || entries.len() > MOST {
+            // The loader's variables were not identified correctly, or there are too many objects.
+            self.state.store(UNUSABLE, Release);
+            return false;
         }
-        // SAFETY: `collect` wrote `count` entries.
-        let entries = unsafe { core::slice::from_raw_parts_mut(room.collected, count) };
         entries.sort_unstable_by_key(|entry| entry.start);
-        self.publish(count, |slots| {
-            slots.iter().zip(entries.iter()).for_each(|(slot, entry)| slot.put(entry));
-            self.count.store(count, Ordering::Relaxed);
-            self.generation.store(generation, Ordering::Relaxed);
-        });
-        true
-    }
-
-    /// Makes room for more entries, for the next attempt. The old ones are leaked, since readers may
-    /// use them.
-    fn make_room(&self, room: &mut Room, capacity: usize) -> bool {
-        let capacity = capacity.max(256);
-        let Ok(collected) = pages(capacity * size_of::<Entry>()) else { return false };
-        let Ok(slots) = pages(capacity * size_of::<Slot>()) else { return false };
-        self.publish(0, |_| {
-            self.count.store(0, Ordering::Relaxed);
-            self.generation.store(0, Ordering::Relaxed);
-            self.slots.store(slots.cast(), Ordering::Relaxed);
-        });
-        *room = Room { collected: collected.cast(), capacity };
-        true
-    }
-
-    /// Runs the writer's change of the table, with `sequence` odd meanwhile.
-    fn publish(&self, count: usize, change: impl FnOnce(&[Slot])) {
         // Odd already if the process was forked while a thread was writing.
-        let odd = self.sequence.load(Ordering::Relaxed) | 1;
-        self.sequence.store(odd, Ordering::Relaxed);
-        fence(Ordering::Release);
-        let slots = self.slots.load(Ordering::Relaxed);
-        change(match slots.is_null() {
-            true => &[],
-            // SAFETY: there is room for `count`, and slots that are replaced are never freed.
-            false => unsafe { core::slice::from_raw_parts(slots, count) },
-        });
-        self.sequence.store(odd + 1, Ordering::Release);
+        let odd = self.sequence.load(Relaxed) | 1;
+        self.sequence.store(odd, Relaxed);
+        fence(Release);
+        slots.0.iter().zip(&entries).for_each(|(slot, entry)| slot.put(entry));
+        self.count.store(entries.len(), Relaxed);
+        self.generation.store(generation, Relaxed);
+        self.sequence.store(odd + 1, Release);
+        true
     }
 }
 
@@ -381,68 +371,8 @@ struct Writer<'a>(&'a LoadedObjects);
 
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
-        self.0.writer.store(0, Ordering::Release);
+        self.0.writer.store(0, Release);
     }
-}
-
-struct Collected<'a> {
-    room: &'a Room,
-    /// Also counts objects for which there is no room.
-    count: usize,
-    /// The loader's record of the next object.
-    next: usize,
-    consistent: bool,
-    /// The generation by the counts that the loader passes to the callback.
-    generation: u64,
-}
-
-unsafe extern "C" fn collect(
-    info: *mut libc::dl_phdr_info,
-    _: usize,
-    collected: *mut c_void,
-) -> c_int {
-    // SAFETY: the loader passes its own record, and the data pointer that it was given.
-    let (info, collected) = unsafe { (&*info, &mut *collected.cast::<Collected>()) };
-    collected.generation = (info.dlpi_adds << 32) | info.dlpi_adds.wrapping_sub(info.dlpi_subs);
-    let base = info.dlpi_addr as usize;
-    // SAFETY: the list's next link, under the loader's lock.
-    let Some((link_base, link)) = (unsafe { elf::link(collected.next) }) else {
-        collected.consistent = false;
-        return 1;
-    };
-    if link_base != base {
-        collected.consistent = false;
-        return 1;
-    }
-    let link_map = core::mem::replace(&mut collected.next, link);
-    let headers = match info.dlpi_phdr.is_null() {
-        true => &[][..],
-        // SAFETY: the object's program headers, which are mapped as long as it is listed.
-        false => unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) },
-    };
-    let (mut start, mut end, mut eh_frame_hdr) = (usize::MAX, 0, 0);
-    for header in headers {
-        let at = base.wrapping_add(header.p_vaddr as usize);
-        match header.p_type {
-            libc::PT_LOAD => {
-                start = start.min(at & !4095);
-                end = end.max(at.wrapping_add(header.p_memsz as usize));
-            }
-            libc::PT_GNU_EH_FRAME => eh_frame_hdr = at,
-            _ => {}
-        }
-    }
-    if start < end {
-        if collected.count < collected.room.capacity {
-            // SAFETY: there is room.
-            unsafe {
-                let entry = Entry { start, end, link_map, eh_frame_hdr };
-                collected.room.collected.add(collected.count).write(entry);
-            }
-        }
-        collected.count += 1;
-    }
-    0
 }
 
 #[cfg(test)]
@@ -455,7 +385,7 @@ mod tests {
     fn usable() -> LoadedObjects {
         for _ in 0..100 {
             let all = LoadedObjects::new();
-            if all.is_usable() {
+            if all.usable().is_some() {
                 return all;
             }
             std::thread::yield_now();
@@ -473,8 +403,7 @@ mod tests {
         for address in [
             says_the_same_as_the_c_library as *const () as usize,
             libc::getppid as *const () as usize,
-            // SAFETY: found, and not changed after that.
-            unsafe { *all.variables.get() }.unwrap().ever as usize,
+            all.variables().unwrap().ever.as_ptr() as usize,
             &raw const here as usize,
             Box::into_raw(Box::new(5)) as usize,
             16,
@@ -533,17 +462,17 @@ mod tests {
             let (all, stop) = (&all, &stop);
             let readers = found.each_ref().map(|found| {
                 scope.spawn(move || {
-                    while !stop.load(Ordering::Relaxed) {
+                    while !stop.load(Relaxed) {
                         if let Some(entry) = all.holding(code) {
                             assert!(entry.start <= code && code < entry.end);
-                            found.fetch_add(1, Ordering::Relaxed);
+                            found.fetch_add(1, Relaxed);
                         }
                     }
                 })
             });
             // On a busy machine a reader begins late. One that failed has ended.
             let is_waiting = || {
-                found.iter().any(|found| found.load(Ordering::Relaxed) == 0)
+                found.iter().any(|found| found.load(Relaxed) == 0)
                     && !readers.iter().any(|reader| reader.is_finished())
             };
             let mut turn = 0;
@@ -557,7 +486,7 @@ mod tests {
                     }
                 }
             }
-            stop.store(true, Ordering::Relaxed);
+            stop.store(true, Relaxed);
         });
     }
 
@@ -568,15 +497,15 @@ mod tests {
         let before = all.holding(code);
         assert!(before.is_some());
         // As a fork leaves them while another thread writes.
-        all.writer.store(1, Ordering::Relaxed);
-        all.sequence.fetch_add(1, Ordering::Relaxed);
+        all.writer.store(1, Relaxed);
+        all.sequence.fetch_add(1, Relaxed);
         assert_eq!(all.holding(code), before);
         // Of this process: it is waited for, but not for ever.
         // SAFETY: plain call.
-        all.writer.store(std::process::id() as i32, Ordering::Relaxed);
-        all.generation.store(0, Ordering::Relaxed);
+        all.writer.store(std::process::id() as i32, Relaxed);
+        all.generation.store(0, Relaxed);
         assert_eq!(all.holding(code), None);
-        all.writer.store(0, Ordering::Relaxed);
+        all.writer.store(0, Relaxed);
         // Another test may hold the loader's lock for a moment, which is only tried.
         let pause = std::time::Duration::from_millis(1);
         let held = || {

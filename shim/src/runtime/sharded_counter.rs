@@ -5,13 +5,12 @@
 //! store; the later ones take the cells of threads that have ended ([`crate::runtime::thread_numbers`]), or
 //! share some cells, by atomic additions.
 
-use crate::runtime::hash_table::pages;
 use crate::runtime::thread_numbers::{OWN, number};
+use crate::runtime::zero_pages::{ZeroPages, Zeroed};
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicI64, AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+    AtomicI64, AtomicPtr, AtomicU8, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const SHARED: usize = 16;
 /// A thread that added nothing in so many divisions of the room gets none. Not one: threads that add
@@ -30,12 +29,17 @@ struct Cell {
     recent: AtomicU8,
 }
 
+struct Cells([Cell; CELLS]);
+
+// SAFETY: zero bytes are sums of 0.
+unsafe impl Zeroed for Cells {}
+
 /// All zero bytes are sums of 0 that have no cells yet.
 #[derive(Default)]
 pub struct ShardedCounter {
     /// Null: closed, or not made yet.
-    open: AtomicPtr<Cell>,
-    made: AtomicPtr<Cell>,
+    open: AtomicPtr<Cells>,
+    made: ZeroPages<Cells>,
     /// How often the cells were summed up.
     #[cfg(test)]
     pub readings: std::sync::atomic::AtomicU32,
@@ -44,20 +48,15 @@ pub struct ShardedCounter {
 impl ShardedCounter {
     #[inline]
     fn cells(&self) -> Option<&[Cell; CELLS]> {
-        cells_at(self.open.load(Acquire))
+        // SAFETY: null, or cells that stay.
+        unsafe { self.open.load(Acquire).as_ref() }.map(|cells| &cells.0)
     }
 
     #[cold]
     fn make(&self) -> Option<&[Cell; CELLS]> {
-        if self.made.load(Acquire).is_null() {
-            let fresh = pages(CELLS * size_of::<Cell>()).ok()?.cast();
-            if self.made.compare_exchange(null_mut(), fresh, AcqRel, Acquire).is_err() {
-                crate::runtime::hash_table::unmap(fresh.cast(), CELLS * size_of::<Cell>());
-            }
-        }
-        let made = self.made.load(Acquire);
-        self.open.store(made, Release);
-        cells_at(made)
+        let made = self.made.get_or_make()?;
+        self.open.store((&raw const *made).cast_mut(), Release);
+        Some(&made.0)
     }
 
     /// Whether `add` adds to the cells.
@@ -92,10 +91,10 @@ impl ShardedCounter {
 
     /// Both sums. What other threads add meanwhile may be in them or not.
     pub fn sums(&self) -> (i64, i64) {
-        let Some(cells) = cells_at(self.made.load(Acquire)) else { return (0, 0) };
+        let Some(cells) = self.made.get() else { return (0, 0) };
         #[cfg(test)]
         self.readings.fetch_add(1, Relaxed);
-        cells.iter().fold((0, 0), |(sum, second), cell| {
+        cells.0.iter().fold((0, 0), |(sum, second), cell| {
             let add = |sum: i64, more: &AtomicI64| sum.wrapping_add(more.load(Relaxed));
             (add(sum, &cell.sum), add(second, &cell.second))
         })
@@ -131,12 +130,6 @@ impl ShardedCounter {
         let (own, shared) = self.cells().unwrap().split_at(OWN);
         (own.iter().filter(used).count(), shared.iter().filter(used).count())
     }
-}
-
-#[inline]
-fn cells_at<'a>(cells: *const Cell) -> Option<&'a [Cell; CELLS]> {
-    // SAFETY: pages made by `make`, never given back; zero bytes are valid cells.
-    unsafe { cells.cast::<[Cell; CELLS]>().as_ref() }
 }
 
 /// This thread's cell and its first sum after it.

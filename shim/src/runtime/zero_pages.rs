@@ -25,7 +25,7 @@ impl<T> ZeroPages<T> {
     pub const NONE: ZeroPages<T> = ZeroPages(AtomicPtr::new(null_mut()));
 }
 
-impl<T: Zeroed> ZeroPages<T> {
+impl<T: Zeroed + 'static> ZeroPages<T> {
     /// Makes it now, if the kernel gives pages.
     pub fn new() -> ZeroPages<T> {
         let made = ZeroPages::NONE;
@@ -35,19 +35,19 @@ impl<T: Zeroed> ZeroPages<T> {
 
     /// `None`: it was not made yet.
     #[inline(always)]
-    pub fn get(&self) -> Option<&T> {
+    pub fn get(&self) -> Option<&'static T> {
         // SAFETY: null, or pages that hold a valid value, and stay.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
     /// `None`: the kernel gives no pages.
     #[inline(always)]
-    pub fn get_or_make(&self) -> Option<&T> {
+    pub fn get_or_make(&self) -> Option<&'static T> {
         self.get().or_else(|| self.make())
     }
 
     #[cold]
-    fn make(&self) -> Option<&T> {
+    fn make(&self) -> Option<&'static T> {
         let fresh = pages(size_of::<T>()).ok()?.cast();
         // The pages of the thread that lost a race at the first use are leaked.
         let _ = self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Relaxed);
