@@ -34,15 +34,16 @@ pub mod faults {
 
 /// One word for all threads: loom runs one thread at a time, and switches at atomic operations only.
 pub mod tls {
-    macro_rules! thread_block {
-        (fn $name:ident() -> *mut u64 = $($rest:tt)*) => {
-            fn $name() -> *mut u64 {
+    macro_rules! thread_cells {
+        (fn $name:ident() -> &$type:ty, $($rest:tt)*) => {
+            fn $name() -> &'static $type {
                 static WORD: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-                WORD.as_ptr()
+                // SAFETY: a cell of at most eight bytes, which one thread at a time uses.
+                unsafe { &*WORD.as_ptr().cast() }
             }
         };
     }
-    pub(crate) use thread_block;
+    pub(crate) use thread_cells;
 
     loom::thread_local! {
         static NUMBER: usize = {

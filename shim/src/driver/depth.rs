@@ -13,7 +13,7 @@ use crate::runtime::escapes::{Escape, escaped};
 use crate::runtime::handler_exit;
 use crate::runtime::lock;
 use crate::runtime::stack_pages;
-use crate::runtime::tls::thread_block;
+use crate::runtime::tls::{thread_block, thread_cells};
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -37,7 +37,7 @@ const ASYNCHRONOUS: u64 = 1;
 /// It is deferred during a hook.
 const DEFERRED: u64 = 2;
 
-thread_block!(fn block() -> *mut Slot, 40 bytes of the block at 0);
+thread_cells!(fn slot() -> &Slot, 40 bytes of the block at 0);
 thread_block! {
     /// When the thread's last timed hook ended; 0: there was none.
     fn timed_ns() -> *mut u64 = "vramtrace_timed", 8, align 8
@@ -51,13 +51,6 @@ struct Outermost {
     at: usize,
     /// The thread's guards are counted, so that no two have the same mark.
     mark: usize,
-}
-
-/// This thread's.
-#[inline(always)]
-fn slot() -> &'static Slot {
-    // SAFETY: it is there while the thread runs, and no reference to cells leaves the thread. Zero bytes are valid.
-    unsafe { &*block() }
 }
 
 /// The guard of one outermost hook. [`Guard::settle`] raises the depth, [`Guard::leave`] lowers it again,

@@ -1,30 +1,28 @@
 //! errno as the program and the driver left it.
 
+use core::cell::Cell;
 use core::ffi::c_int;
-use core::ptr::NonNull;
 
-/// This thread's errno. It stays on its thread, since a raw pointer is not `Send`.
+/// This thread's errno. It stays on its thread, since a cell is not shared.
 #[derive(Clone, Copy)]
-pub struct Here(NonNull<c_int>);
+pub struct Here(&'static Cell<c_int>);
 
 /// Finds this thread's errno. Later reads through the result are cheaper.
 #[inline]
 pub fn here() -> Here {
-    // SAFETY: has no arguments, and gives the address of this thread's errno, which is not null.
-    Here(unsafe { NonNull::new_unchecked(libc::__errno_location()) })
+    // SAFETY: the address of this thread's errno, which is there as long as the thread runs.
+    Here(unsafe { &*libc::__errno_location().cast() })
 }
 
 impl Here {
     #[inline]
     pub fn get(self) -> c_int {
-        // SAFETY: this thread's own, there as long as it runs.
-        unsafe { self.0.read() }
+        self.0.get()
     }
 
     #[inline]
     pub fn set(self, value: c_int) {
-        // SAFETY: this thread's own, there as long as it runs.
-        unsafe { self.0.write(value) }
+        self.0.set(value);
     }
 
     /// The address, which is the same for all calls on a thread.

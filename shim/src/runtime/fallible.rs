@@ -2,24 +2,22 @@
 //! ([`super::reserve`]), which is kept for allocations that must succeed.
 
 use crate::runtime::hash_table::NoMemory;
-use crate::runtime::tls::thread_block;
+use crate::runtime::tls::thread_cells;
+use core::cell::Cell;
 
-thread_block!(fn refusing() -> *mut u64 = "vramtrace_fallible", 8, align 8);
+thread_cells!(fn refusing() -> &Cell<u32>, 4 bytes of the block at 44);
 
 /// Whether the current allocation on this thread may fail.
 #[inline]
 pub fn may_fail() -> bool {
-    // SAFETY: this thread's own.
-    unsafe { *refusing() != 0 }
+    refusing().get() != 0
 }
 
 /// Runs `work`, which reserves room; this may fail.
 pub(super) fn attempt<R, E>(work: impl FnOnce() -> Result<R, E>) -> Result<R, NoMemory> {
-    // SAFETY: this thread's own. `work` reserves room and does nothing else.
-    unsafe { *refusing() += 1 };
+    refusing().update(|depth| depth + 1);
     let result = work();
-    // SAFETY: this thread's own variable.
-    unsafe { *refusing() -= 1 };
+    refusing().update(|depth| depth - 1);
     result.map_err(|_| NoMemory)
 }
 

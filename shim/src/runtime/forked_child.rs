@@ -27,8 +27,13 @@ static RANGES: AtomicPtr<Range> = AtomicPtr::new(null_mut());
 pub fn leave_out(memory: *mut u8, bytes: usize) {
     register(memory.cast(), bytes, true);
     // Last: no child may lack the pages that are not in the list.
-    // SAFETY: changes what a fork does with a mapping of the recorder's.
-    unsafe { libc::madvise(memory.cast(), bytes, libc::MADV_DONTFORK) };
+    is_left_out(memory.cast(), bytes);
+}
+
+/// The kernel leaves a mapping of the recorder's out of children from now on. False: it does not.
+fn is_left_out(memory: *mut c_void, bytes: usize) -> bool {
+    // SAFETY: changes what a fork does with it, and nothing in this process.
+    unsafe { libc::madvise(memory, bytes, libc::MADV_DONTFORK) == 0 }
 }
 
 /// Addresses for a mapping that no child may get, not even one that is forked while it is made. `None`: errno says why.
@@ -46,53 +51,51 @@ impl Range {
     pub fn put<R>(&self, map: impl FnOnce(*mut c_void) -> R) -> R {
         self.left_out.store(false, Ordering::Release);
         let mapped = map(self.memory);
-        // SAFETY: changes what a fork does with a mapping of the recorder's.
-        let done = unsafe { libc::madvise(self.memory, self.bytes, libc::MADV_DONTFORK) } == 0;
-        self.left_out.store(done, Ordering::Release);
+        self.left_out.store(is_left_out(self.memory, self.bytes), Ordering::Release);
         mapped
     }
 }
 
-fn register(memory: *mut c_void, bytes: usize, left_out: bool) -> &'static Range {
-    let left_out = AtomicBool::new(left_out);
-    let range = Box::into_raw(Box::new(Range { memory, bytes, left_out, next: null_mut() }));
-    let mut first = RANGES.load(Ordering::Relaxed);
-    loop {
-        // SAFETY: nobody else has seen it.
-        unsafe { (*range).next = first };
-        match RANGES.compare_exchange_weak(first, range, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => break,
-            Err(other) => first = other,
-        }
-    }
-    if first.is_null() {
-        // SAFETY: makes system calls only.
-        unsafe { forked::in_child(put_empty_pages) };
-    }
-    // SAFETY: never freed, and not changed any more but for the atomic.
-    unsafe { &*range }
+/// Every range, the newest first.
+fn ranges() -> impl Iterator<Item = &'static Range> {
+    // SAFETY: null, or a range, which is never freed.
+    let at = |range: *mut Range| unsafe { range.as_ref() };
+    core::iter::successors(at(RANGES.load(Ordering::Acquire)), move |range| at(range.next))
 }
 
-unsafe extern "C" fn put_empty_pages() {
+fn register(memory: *mut c_void, bytes: usize, left_out: bool) -> &'static Range {
+    let left_out = AtomicBool::new(left_out);
+    let range = Box::leak(Box::new(Range { memory, bytes, left_out, next: null_mut() }));
+    let order = (Ordering::AcqRel, Ordering::Relaxed);
+    loop {
+        range.next = RANGES.load(Ordering::Relaxed);
+        let first: *mut Range = range;
+        if RANGES.compare_exchange_weak(range.next, first, order.0, order.1).is_ok() {
+            break;
+        }
+    }
+    if range.next.is_null() {
+        forked::in_child(put_empty_pages);
+    }
+    range
+}
+
+extern "C" fn put_empty_pages() {
     // A child of a child has its parent's empty pages: they are left alone, since something is there.
     const NOREPLACE: i32 = 0x10_0000;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    let mut next = RANGES.load(Ordering::Acquire);
-    // SAFETY: ranges are never freed. Only unmapped addresses are given pages, and those of the recorder's own mapping.
-    while let Some(range) = unsafe { next.as_ref() } {
+    for range in ranges() {
         let wanted = range.memory;
         let place = match range.left_out.swap(true, Ordering::AcqRel) {
             true => NOREPLACE,
             false => libc::MAP_FIXED,
         };
-        // SAFETY: as above; a kernel before 4.17 may choose another place, which is given back.
-        unsafe {
-            let at = libc::mmap(wanted, range.bytes, access, flags | place, -1, 0);
-            if at != libc::MAP_FAILED && at != wanted {
-                libc::munmap(at, range.bytes);
-            }
+        // SAFETY: only unmapped addresses are given pages, and those of the recorder's own mapping.
+        let at = unsafe { libc::mmap(wanted, range.bytes, access, flags | place, -1, 0) };
+        if at != libc::MAP_FAILED && at != wanted {
+            // SAFETY: a kernel before 4.17 chose another place, which nobody else uses.
+            unsafe { libc::munmap(at, range.bytes) };
         }
-        next = range.next;
     }
 }

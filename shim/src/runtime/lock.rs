@@ -9,8 +9,8 @@
 
 use crate::runtime::atomics::{AtomicU32, Ordering, spin_loop};
 use crate::runtime::futex;
-use crate::runtime::tls::thread_pointer;
-use std::cell::UnsafeCell;
+use crate::runtime::tls::{thread_cells, thread_pointer};
+use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Leavers {
 /// This thread has left the recorder's code in the middle, perhaps with a lock: nobody waits long for it.
 #[cold]
 pub fn thread_left() {
-    held::none();
+    locks().set(0);
     LEAVERS.add(token());
 }
 
@@ -111,7 +111,7 @@ impl<T> Lock<T> {
             .compare_exchange(FREE, token(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok();
         if taken {
-            held::add(1);
+            count(1);
         }
         taken
     }
@@ -195,53 +195,23 @@ fn left() -> ! {
     std::panic::resume_unwind(Box::new(Left))
 }
 
-/// How many locks this thread holds. Counted in builds with assertions only.
-mod held {
-    #[cfg(all(debug_assertions, not(loom)))]
-    mod counted {
-        use crate::runtime::tls::thread_block;
+/// Builds with assertions count how many locks each thread holds.
+const COUNTED: bool = cfg!(all(debug_assertions, not(loom)));
 
-        thread_block!(fn locks() -> *mut u64 = "vramtrace_locks_held", 8, align 8);
+thread_cells!(fn locks() -> &Cell<u64>, 8 bytes of the block at 264);
 
-        pub fn add(more: i32) {
-            // SAFETY: this thread's own.
-            unsafe { *locks() = (*locks()).wrapping_add_signed(i64::from(more)) };
-        }
-
-        pub fn any() -> bool {
-            // SAFETY: this thread's own.
-            unsafe { *locks() != 0 }
-        }
-
-        /// The thread has left its sections.
-        pub fn none() {
-            // SAFETY: this thread's own.
-            unsafe { *locks() = 0 }
-        }
+#[inline(always)]
+fn count(more: i64) {
+    if COUNTED {
+        locks().update(|held| held.wrapping_add_signed(more));
     }
-
-    #[cfg(not(all(debug_assertions, not(loom))))]
-    mod counted {
-        #[inline(always)]
-        pub fn add(_: i32) {}
-
-        #[inline(always)]
-        pub fn any() -> bool {
-            false
-        }
-
-        #[inline(always)]
-        pub fn none() {}
-    }
-
-    pub use counted::{add, any, none};
 }
 
 /// Checks, in builds with assertions, that this thread holds none of the recorder's locks: to be called
 /// where code waits, reads another runtime's memory, or may come back into the recorder.
 #[inline(always)]
 pub fn debug_assert_none_held() {
-    debug_assert!(!held::any(), "a lock of the recorder is held");
+    assert!(!COUNTED || locks().get() == 0, "a lock of the recorder is held");
 }
 
 pub struct Guard<'a, T> {
@@ -268,7 +238,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        held::add(-1);
+        count(-1);
         self.lock.state.store(FREE, Ordering::Release);
         if self.lock.sleepers.load(Ordering::Relaxed) != 0 {
             futex::wake_one(&self.lock.state);
@@ -303,7 +273,7 @@ mod tests {
         debug_assert_none_held();
         let outer = lock.lock();
         let inner = other.try_lock();
-        assert!(lock.try_lock().is_none() && held::any());
+        assert!(lock.try_lock().is_none() && locks().get() == 2);
         std::thread::scope(|scope| drop(scope.spawn(debug_assert_none_held)));
         drop(outer);
         assert!(std::panic::catch_unwind(debug_assert_none_held).is_err());

@@ -37,10 +37,9 @@ impl Reserve {
             taken.next_multiple_of(align).checked_add(bytes).filter(|end| *end <= BYTES)
         };
         match self.taken.fetch_update(Relaxed, Relaxed, next) {
-            // SAFETY: within the reserve.
-            Ok(before) => unsafe {
-                self.bytes.get().cast::<u8>().add(before.next_multiple_of(align))
-            },
+            Ok(before) => {
+                self.bytes.get().cast::<u8>().wrapping_add(before.next_multiple_of(align))
+            }
             Err(_) => null_mut(),
         }
     }

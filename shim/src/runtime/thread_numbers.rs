@@ -5,142 +5,82 @@
 //! thread has ended is queried from the kernel, since a thread's end must run nothing of this library: a
 //! destructor would change the order of the program's. This is done at a thread's first use only.
 //!
-//! In a forked child one thread goes on, with its number. The owners are on a page that the kernel empties
-//! there, and a number without an owner is never taken: so after a raw `clone` too no two threads have one
-//! number. After `fork` the others are free.
+//! In a forked child the numbers begin anew, with those of its one thread. A child that a raw `clone` made goes on with numbers
+//! that nobody has had: it has another pid than the owners.
 
 use crate::runtime::forked;
-use crate::runtime::hash_table::{pages, unmap};
-use crate::runtime::tls::thread_block;
-use once_cell::race::OnceRef;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::runtime::thread_slot::{lives, tid};
+use crate::runtime::tls::thread_cells;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed};
 
 /// Numbers below this have one thread each.
 pub const OWN: usize = 64;
 /// Owners that a new thread looks at, at most.
 const LOOKS: u32 = 8;
-const PAGE: usize = 1 << 16;
-/// The owner of a number that is free.
-const NOBODY: u32 = u32::MAX;
 
-thread_block! {
+thread_cells! {
     /// This thread's number, from 1; 0 = none yet.
-    fn own_number() -> *mut u32, 4 bytes of the block at 40
+    fn own_number() -> &Cell<u32>, 4 bytes of the block at 40
 }
 
 /// The next number that nobody has had.
 static NEXT: AtomicU32 = AtomicU32::new(0);
-static OWNERS: OnceRef<Owners> = OnceRef::new();
-
-/// On a page that is zero in a forked child.
-struct Owners {
-    process: AtomicU32,
-    /// Where the next thread begins to look.
-    turn: AtomicU32,
-    /// The kernel's numbers of the threads; 0 = not known.
-    threads: [AtomicU32; OWN],
-}
+/// The process whose threads these are.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Where the next thread begins to look.
+static TURN: AtomicU32 = AtomicU32::new(0);
+/// The kernel's numbers of the threads; 0 = not known.
+static OWNERS: [AtomicU32; OWN] = [const { AtomicU32::new(0) }; OWN];
 
 /// This thread's number.
 #[inline(always)]
 pub fn number() -> usize {
-    let address = own_number();
-    // SAFETY: the word is this thread's own.
-    unsafe {
-        if *address == 0 {
-            *address = next_number() + 1;
-        }
-        *address as usize - 1
+    let mut number = own_number().get();
+    if number == 0 {
+        number = next_number() + 1;
+        own_number().set(number);
     }
+    number as usize - 1
 }
 
 #[cold]
 fn next_number() -> u32 {
-    // SAFETY: the handler stores to a page and a word of this library only.
-    let owners = owners(|| unsafe { forked::in_child(only_this_thread) });
+    let process = std::process::id();
+    if PROCESS.compare_exchange(0, process, Relaxed, Relaxed).is_ok() {
+        forked::in_child(begin_anew);
+    }
     // A child that shares its parent's memory asks for itself: its threads end without the parent.
-    let owners = owners.filter(|owners| owners.process.load(Ordering::Relaxed) == process());
-    let more = |next: u32| Some(if next == u32::MAX - 1 { OWN as u32 } else { next + 1 });
-    if NEXT.load(Ordering::Relaxed) >= OWN as u32
-        && let Some(taken) = owners.and_then(Owners::take)
+    let is_owner = PROCESS.load(Relaxed) == process;
+    if is_owner
+        && NEXT.load(Relaxed) >= OWN as u32
+        && let Some(taken) = (0..LOOKS).find_map(|_| take())
     {
         return taken;
     }
-    let fresh = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).unwrap_or(OWN as u32);
-    if let Some(owner) = owners.and_then(|owners| owners.threads.get(fresh as usize)) {
-        owner.store(thread(), Ordering::Relaxed);
+    let more = |next: u32| Some(if next == u32::MAX - 1 { OWN as u32 } else { next + 1 });
+    let fresh = NEXT.fetch_update(Relaxed, Relaxed, more).unwrap_or(OWN as u32);
+    if let Some(owner) = OWNERS.get(fresh as usize).filter(|_| is_owner) {
+        owner.store(tid() as u32, Relaxed);
     }
     fresh
 }
 
-impl Owners {
-    /// Takes the number of a thread that has ended.
-    fn take(&self) -> Option<u32> {
-        for _ in 0..LOOKS {
-            let number = self.turn.fetch_add(1, Ordering::Relaxed) % OWN as u32;
-            let owner = &self.threads[number as usize];
-            let known = owner.load(Ordering::Relaxed);
-            let order = (Ordering::Acquire, Ordering::Relaxed);
-            if has_ended(known) && owner.compare_exchange(known, thread(), order.0, order.1).is_ok()
-            {
-                return Some(number);
-            }
-        }
-        None
-    }
+/// Takes the next number, if its thread has ended.
+fn take() -> Option<u32> {
+    let number = TURN.fetch_add(1, Relaxed) % OWN as u32;
+    let owner = &OWNERS[number as usize];
+    let known = owner.load(Relaxed);
+    let has_ended = known != 0 && !lives(known as i32);
+    let taken = || owner.compare_exchange(known, tid() as u32, Acquire, Relaxed).is_ok();
+    (has_ended && taken()).then_some(number)
 }
 
-/// The page, made by the first caller, which calls `made` then. `None`: the kernel gives none.
-fn owners(made: impl FnOnce()) -> Option<&'static Owners> {
-    if let Some(known) = OWNERS.get() {
-        return Some(known);
-    }
-    let fresh = pages(PAGE).ok()?;
-    // SAFETY: the page is this function's own.
-    let wiped = unsafe { libc::madvise(fresh.cast(), PAGE, libc::MADV_WIPEONFORK) == 0 };
-    // SAFETY: zero bytes are valid, and the page is never given back once it is shared.
-    let owners: &Owners = unsafe { &*fresh.cast() };
-    owners.process.store(process(), Ordering::Relaxed);
-    if !wiped || OWNERS.set(owners).is_err() {
-        unmap(fresh, PAGE);
-        return None;
-    }
-    made();
-    Some(owners)
-}
-
-/// In a forked child: the numbers of all other threads are free.
-unsafe extern "C" fn only_this_thread() {
-    let Some(owners) = owners(|| ()) else { return };
-    // SAFETY: the word is this thread's own.
-    let own = unsafe { *own_number() };
-    for (number, owner) in (1..).zip(&owners.threads) {
-        owner.store(if number == own { thread() } else { NOBODY }, Ordering::Relaxed);
-    }
-    // Not the numbers that nobody has had: `take` finds those that are free first.
-    NEXT.store(OWN as u32, Ordering::Relaxed);
-    owners.process.store(process(), Ordering::Relaxed);
-}
-
-fn has_ended(owner: u32) -> bool {
-    match owner {
-        0 => false,
-        NOBODY => true,
-        // SAFETY: signal 0 is not sent.
-        _ => unsafe {
-            libc::syscall(libc::SYS_tgkill, process(), owner, 0) == -1
-                && *libc::__errno_location() == libc::ESRCH
-        },
-    }
-}
-
-fn process() -> u32 {
-    std::process::id()
-}
-
-fn thread() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+extern "C" fn begin_anew() {
+    own_number().set(0);
+    NEXT.store(0, Relaxed);
+    OWNERS.iter().for_each(|owner| owner.store(0, Relaxed));
+    PROCESS.store(std::process::id(), Relaxed);
 }
 
 #[cfg(all(test, not(miri)))]
@@ -173,11 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn a_forked_child_keeps_one_number_and_takes_the_others() {
-        let own = number();
+    fn a_forked_child_has_all_numbers() {
+        number();
         let forked = in_child(|| {
-            let others: Vec<usize> = (0..OWN).map(|_| new_thread()).collect();
-            number() == own && others.iter().all(|number| *number != own && *number < OWN)
+            let own = number();
+            let others: Vec<usize> = (0..2 * OWN).map(|_| new_thread()).collect();
+            own < OWN && others.iter().all(|number| *number != own && *number < OWN)
         });
         assert_eq!(forked, Ok(true));
     }

@@ -1,18 +1,19 @@
 //! What a recorded call reads of its thread, of nearly all calls on one line of the cache: the trace writer's number of the
 //! thread, the time of its last event, and what is noted for its next block of PyTorch's.
 
-use crate::runtime::tls::thread_block;
-use std::cell::Cell;
+use crate::runtime::errno;
+use crate::runtime::tls::thread_cells;
+use core::cell::Cell;
 use vramtrace_format::ThreadId;
 
 #[repr(C)]
 struct Slot {
     /// The number, and above its 16 bits the owner. In a forked child the owner differs, so the parent's number is not used.
-    numbered: u64,
-    last_ns: u64,
+    numbered: Cell<u64>,
+    last_ns: Cell<u64>,
 }
 
-thread_block!(fn slot() -> *mut Slot, 16 bytes of the block at 48);
+thread_cells!(fn slot() -> &Slot, 16 bytes of the block at 48);
 
 /// Devices whose streams are noted.
 pub const STREAMS: usize = 16;
@@ -29,14 +30,7 @@ pub struct NextBlock {
     pub streams: [Cell<u64>; STREAMS],
 }
 
-thread_block!(fn next_block_at() -> *mut NextBlock, 192 bytes of the block at 64);
-
-/// This thread's.
-#[inline(always)]
-pub fn next_block() -> &'static NextBlock {
-    // SAFETY: it is there while the thread runs, and no reference to cells leaves the thread. Zero bytes are valid.
-    unsafe { &*next_block_at() }
-}
+thread_cells!(pub fn next_block() -> &NextBlock, 192 bytes of the block at 64);
 
 /// The kernel's number of this thread.
 pub fn tid() -> i32 {
@@ -46,35 +40,33 @@ pub fn tid() -> i32 {
 
 /// Whether this process has a thread with this number.
 pub fn lives(tid: i32) -> bool {
+    let process = std::process::id();
     // SAFETY: plain numbers; signal 0 is not delivered.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) == 0 }
+    let known = unsafe { libc::syscall(libc::SYS_tgkill, process, tid, 0) } == 0;
+    known || errno::get() != libc::ESRCH
 }
 
 /// The number that this thread has in the trace of `owner` (the trace writer's address), if it has one.
 #[inline(always)]
 pub fn number(owner: usize) -> Option<ThreadId> {
-    // SAFETY: the slot is this thread's own.
-    let numbered = unsafe { (*slot()).numbered };
+    let numbered = slot().numbered.get();
     // No address of a program has 48 bits.
     (numbered >> 16 == owner as u64).then_some(ThreadId(numbered as u16))
 }
 
 pub fn set_number(owner: usize, thread: ThreadId) {
-    // SAFETY: the slot is this thread's own.
-    unsafe { (*slot()).numbered = (owner as u64) << 16 | u64::from(thread.0) };
+    slot().numbered.set((owner as u64) << 16 | u64::from(thread.0));
 }
 
 /// The time at which this thread last read the trace writer's clock.
 #[inline(always)]
 pub fn last_ns() -> u64 {
-    // SAFETY: the slot is this thread's own.
-    unsafe { (*slot()).last_ns }
+    slot().last_ns.get()
 }
 
 #[inline(always)]
 pub fn set_last_ns(now: u64) {
-    // SAFETY: the slot is this thread's own.
-    unsafe { (*slot()).last_ns = now }
+    slot().last_ns.set(now);
 }
 
 #[cfg(test)]

@@ -6,18 +6,9 @@
 //! reached by two instructions, without a destructor.
 
 /// Defines `fn $function() -> *mut $type`: the calling thread's block of `$bytes` bytes, zero at the
-/// start of the thread, under the linker's name `$symbol`. A part of [`block`]: from this byte on.
+/// start of the thread, under the linker's name `$symbol`.
 #[cfg(not(miri))]
 macro_rules! thread_block {
-    ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty, $bytes:literal bytes of the block at $at:literal) => {
-        const _: () = assert!(size_of::<$type>() <= $bytes && $at % align_of::<$type>() == 0);
-
-        $(#[$attribute])*
-        #[inline(always)]
-        $visible fn $function() -> *mut $type {
-            $crate::runtime::tls::block().wrapping_add($at).cast()
-        }
-    };
     ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
         const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
 
@@ -69,9 +60,6 @@ macro_rules! thread_block {
 /// Miri runs no assembly: there a block is a variable of the standard library.
 #[cfg(miri)]
 macro_rules! thread_block {
-    ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty, $bytes:literal bytes of the block at $at:literal) => {
-        thread_block!($(#[$attribute])* $visible fn $function() -> *mut $type = "", $bytes, align 8);
-    };
     ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
         const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
 
@@ -88,10 +76,25 @@ macro_rules! thread_block {
 }
 pub(crate) use thread_block;
 
+/// Defines `fn $function() -> &$type`: cells in `$bytes` bytes of [`block`], from this byte on. Zero bytes are a valid value.
+macro_rules! thread_cells {
+    ($(#[$attribute:meta])* $visible:vis fn $function:ident() -> &$type:ty, $bytes:literal bytes of the block at $at:literal) => {
+        const _: () = assert!(size_of::<$type>() <= $bytes && $at % align_of::<$type>() == 0);
+
+        $(#[$attribute])*
+        #[inline(always)]
+        $visible fn $function() -> &'static $type {
+            // SAFETY: this thread's, as long as it runs. A cell is not shared with another thread.
+            unsafe { &*$crate::runtime::tls::block().wrapping_add($at).cast() }
+        }
+    };
+}
+pub(crate) use thread_cells;
+
 // What calls use of their thread. On the first line of the cache what each call does: bytes 0 to 40 are `driver/depth.rs`'s, 40 to
-// 44 `thread_numbers.rs`'s, 48 to 64 `thread_slot.rs`'s. The others are what that file notes for the thread's next block.
-#[cfg(not(miri))]
-thread_block!(pub fn block() -> *mut u8 = "vramtrace_thread", 256, align 64);
+// 44 `thread_numbers.rs`'s, 44 to 48 `fallible.rs`'s, 48 to 64 `thread_slot.rs`'s. To 256 there is what that file notes for the
+// thread's next block; then `private_table.rs`'s and `lock.rs`'s, with eight bytes each.
+thread_block!(pub fn block() -> *mut u8 = "vramtrace_thread", 272, align 64);
 
 #[cfg(miri)]
 pub fn thread_pointer() -> usize {

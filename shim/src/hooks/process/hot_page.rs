@@ -101,15 +101,14 @@ impl<S> HotPage<S> {
 
 /// The page is empty in each child that is forked from now on: by the kernel, or where it cannot (before Linux 4.14), by
 /// `forget`.
-pub fn empty_in_children<S>(page: &'static HotPage<S>, forget: unsafe extern "C" fn()) {
+pub fn empty_in_children<S>(page: &'static HotPage<S>, forget: extern "C" fn()) {
     static IS_FORGOTTEN: AtomicBool = AtomicBool::new(false);
     let at = (&raw const *page).cast_mut().cast();
     // SAFETY: whole pages of this library. Static zero bytes are anonymous memory; elsewhere the kernel refuses.
     let wiped = pages_granted(Site::State)
         && unsafe { libc::madvise(at, size_of::<HotPage<S>>(), libc::MADV_WIPEONFORK) == 0 };
     if !wiped && !IS_FORGOTTEN.swap(true, Relaxed) {
-        // SAFETY: a function of this library, which is never unloaded, and which stores to the page alone.
-        unsafe { forked::in_child(forget) };
+        forked::in_child(forget);
     }
 }
 

@@ -262,7 +262,7 @@ fn record_settings(process: &Process) {
 }
 
 /// Where the kernel does not empty the page. (A raw clone does not run fork handlers.)
-unsafe extern "C" fn forget_in_child() {
+extern "C" fn forget_in_child() {
     PAGE.forget();
 }
 
