@@ -7,8 +7,8 @@
 //! | | `7-` | that and all later ones |
 //! | | `tail` | each of this [`Site`] |
 //! | `VRAMTRACE_TEST_NO_MEMORY` | `7`, `7-` | the same for blocks of the heap |
-//! | `VRAMTRACE_TEST_NO_TASKS` | `2` | the first two steps of `private_table.rs`: `close_range`, `unshare` |
-//! | | `3` | each task, too |
+//! | `VRAMTRACE_TEST_NO_TASKS` | `1` | the first step of `private_table.rs`: `close_range` |
+//! | | `2` | each task, too |
 //! | `VRAMTRACE_TEST_NO_MAP` | `1` | no file beside the trace is mapped, as on btrfs and NFS |
 //!
 //! `VRAMTRACE_TEST_NVML_FREE=1`: a reading of NVML counts as one that took no time. Else a busy machine makes readings rare.

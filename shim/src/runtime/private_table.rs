@@ -29,17 +29,19 @@
 //! Descriptor 2 is closed in a task too: messages are returned, and written by the caller.
 #![allow(clippy::disallowed_methods)] // the one place that opens and closes
 
+use crate::runtime::directory::each_name;
 use crate::runtime::faults::task_step_granted;
 use crate::runtime::panic_boundary;
 use crate::runtime::system;
 use crate::runtime::task::{self, SignalsBlocked, clone_on};
-use crate::runtime::tls::{thread_block, thread_pointer};
+use crate::runtime::tls::{thread_cells, thread_pointer};
 use crate::runtime::uncancelled::uncancelled;
 use crate::runtime::{errno, futex, own_stack};
 use core::any::Any;
+use core::cell::Cell;
 use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::io::Write;
 
@@ -148,20 +150,9 @@ impl Table {
     }
 }
 
-/// Whether this thread is in a task.
-#[repr(C)]
-struct Inside(u64);
-
-thread_block!(fn inside() -> *mut Inside = "vramtrace_task", 8, align 8);
-
-fn is_inside() -> bool {
-    // SAFETY: this thread's own.
-    unsafe { (*inside()).0 != 0 }
-}
-
-fn set_inside(yes: bool) {
-    // SAFETY: this thread's own: the calling thread waits while its task uses the block.
-    unsafe { (*inside()).0 = u64::from(yes) }
+thread_cells! {
+    /// Whether this thread is in a task. The calling thread waits while its task uses the block.
+    fn inside() -> &Cell<bool>, 8 bytes of the block at 256
 }
 
 /// Runs `work` in a task; directly, if this is one. errno stays as it is. A panic is resumed in the
@@ -169,7 +160,7 @@ fn set_inside(yes: bool) {
 /// to stderr.
 pub fn run<R>(work: impl FnOnce(&Table) -> R) -> Result<R, NoTask> {
     // Miri makes no threads by system calls.
-    if cfg!(miri) || is_inside() {
+    if cfg!(miri) || inside().get() {
         return Ok(work(&Table(PhantomData)));
     }
     uncancelled(|| {
@@ -180,35 +171,28 @@ pub fn run<R>(work: impl FnOnce(&Table) -> R) -> Result<R, NoTask> {
     })
 }
 
-/// The ways to leave the program's table, best first.
-const CLOSE_RANGE: u8 = 0;
-/// Before Linux 5.9, and where a filter refuses the first.
-const UNSHARE: u8 = 1;
-/// The kernel makes the task with a copy of the table.
-const COPY: u8 = 2;
-/// The first one that has worked.
-static WAY: AtomicU8 = AtomicU8::new(CLOSE_RANGE);
+/// Before Linux 5.9, and where a filter refuses `close_range`, the kernel makes tasks with a copy of the table.
+static COPIES: AtomicBool = AtomicBool::new(false);
 
 type Outcome<R> = Result<R, Box<dyn Any + Send>>;
 
 /// Passed to the task.
 struct Task<F, R> {
     work: Option<F>,
-    way: u8,
+    copies: bool,
     /// `None`: the table could not be left.
     outcome: Option<Outcome<R>>,
 }
 
 fn run_in_task<R>(work: impl FnOnce(&Table) -> R) -> Result<R, NoTask> {
-    let mut task = Task { work: Some(work), way: WAY.load(Ordering::Relaxed), outcome: None };
+    let copies = COPIES.load(Ordering::Relaxed);
+    let mut task = Task { work: Some(work), copies, outcome: None };
     loop {
         start(&mut task)?;
-        let (tried, way) = (task.way, WAY.load(Ordering::Relaxed));
         match task.outcome {
             Some(Ok(result)) => return Ok(result),
             Some(Err(payload)) => std::panic::resume_unwind(payload),
-            None if tried == COPY => return Err(NoTask { errno: libc::EPERM }),
-            None => task.way = way.max(tried + 1),
+            None => task.copies = true,
         }
     }
 }
@@ -218,16 +202,19 @@ fn start<F: FnOnce(&Table) -> R, R>(task: &mut Task<F, R>) -> Result<(), NoTask>
     unsafe extern "C" fn enter<F: FnOnce(&Table) -> R, R>(task: *const c_void) {
         // SAFETY: the task below; the caller waits meanwhile.
         let task = unsafe { &mut *task.cast_mut().cast::<Task<F, R>>() };
-        if !leave_table(task.way) {
+        if task.copies {
+            close_copies();
+        } else if !leave_table() {
+            COPIES.store(true, Ordering::Relaxed);
             return;
         }
         if let Some(work) = task.work.take() {
-            set_inside(true);
+            inside().set(true);
             task.outcome = Some(panic_boundary::catch(|| work(&Table(PhantomData))));
-            set_inside(false);
+            inside().set(false);
         }
     }
-    let files = if task.way == COPY { 0 } else { libc::CLONE_FILES };
+    let files = if task.copies { 0 } else { libc::CLONE_FILES };
     let stack = own_stack::take().ok_or(NoTask { errno: libc::ENOMEM })?;
     // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
     let top = stack.top() - 64;
@@ -236,30 +223,12 @@ fn start<F: FnOnce(&Table) -> R, R>(task: &mut Task<F, R>) -> Result<(), NoTask>
     unsafe { clone_and_wait(files, top, enter::<F, R>, (&raw mut *task).cast()) }
 }
 
-/// Leaves the table of the process for one of the task's own. False: refused.
-fn leave_table(way: u8) -> bool {
-    if way == CLOSE_RANGE {
-        const CLOSE_RANGE_UNSHARE: u32 = 2;
-        // SAFETY: takes no pointers; makes a table for this task, and closes what is in that one.
-        let emptied = task_step_granted(CLOSE_RANGE)
-            && unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, CLOSE_RANGE_UNSHARE) }
-                == 0;
-        if emptied {
-            return true;
-        }
-        WAY.fetch_max(UNSHARE, Ordering::Relaxed);
-    }
-    if way <= UNSHARE {
-        // SAFETY: a copy of the table for this task.
-        let left = task_step_granted(UNSHARE)
-            && unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) } == 0;
-        if !left {
-            WAY.fetch_max(COPY, Ordering::Relaxed);
-            return false;
-        }
-    }
-    close_copies();
-    true
+/// Leaves the table of the process for an empty one of the task's own. False: refused.
+fn leave_table() -> bool {
+    const CLOSE_RANGE_UNSHARE: u32 = 2;
+    // SAFETY: takes no pointers; makes a table for this task, and closes what is in that one.
+    task_step_granted(0)
+        && unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, CLOSE_RANGE_UNSHARE) } == 0
 }
 
 /// Closes all descriptors of a copied table. (They would be closed with the task too; but until then
@@ -271,12 +240,12 @@ fn close_copies() {
     system::close(0);
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     match Table(PhantomData).open(DESCRIPTORS, flags, 0) {
-        Ok(directory) => crate::runtime::directory::each_name(directory.number, |name, _| {
+        Ok(directory) => drop(each_name(directory.number, |name, _| {
             let number = name.to_str().ok().and_then(|name| name.parse().ok());
             if let Some(number) = number.filter(|number| *number != directory.number) {
                 system::close(number);
             }
-        }),
+        })),
         Err(_) => {
             for number in 0..LOW {
                 system::close(number);
@@ -301,7 +270,7 @@ unsafe fn clone_and_wait(
     let number = AtomicU32::new(0);
     for left in (0..TRIES).rev() {
         let flags = task::SHARED | files;
-        let made = match task_step_granted(COPY) {
+        let made = match task_step_granted(1) {
             // SAFETY: the caller's contract. This thread waits while the task uses its storage.
             true => unsafe { clone_on(flags, top, number.as_ptr(), thread_pointer(), enter, data) },
             false => -(libc::EAGAIN as isize),
@@ -353,9 +322,9 @@ mod tests {
 
     #[test]
     fn each_way_leads_to_an_empty_table() {
-        for way in [CLOSE_RANGE, UNSHARE, COPY] {
+        for copies in [false, true] {
             let ended = in_child(|| {
-                WAY.store(way, Ordering::Relaxed);
+                COPIES.store(copies, Ordering::Relaxed);
                 let many: Vec<_> =
                     (0..200).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
                 let (number, text) = first_file();
@@ -368,9 +337,9 @@ mod tests {
                     && number < 4
                     && at_limit
                     && is_unseen()
-                    && WAY.load(Ordering::Relaxed) == way
+                    && COPIES.load(Ordering::Relaxed) == copies
             });
-            assert_eq!(ended, Ok(true), "way {way}");
+            assert_eq!(ended, Ok(true), "copies: {copies}");
         }
     }
 
@@ -411,14 +380,14 @@ mod tests {
     #[test]
     #[cfg_attr(sanitized, ignore = "AddressSanitizer does not follow a change of the stack")]
     fn tasks_nest_and_panics_come_back() {
-        let inner = run(|_| (run(|_| is_inside()), first_file().0)).unwrap();
+        let inner = run(|_| (run(|_| inside().get()), first_file().0)).unwrap();
         assert_eq!(inner, (Ok(true), 0), "in the same task");
-        assert!(!is_inside());
+        assert!(!inside().get());
         let panicked = std::panic::catch_unwind(|| {
             run(|_| -> u8 { std::panic::resume_unwind(Box::new(7u8)) })
         });
         assert_eq!(panicked.unwrap_err().downcast_ref::<u8>(), Some(&7));
-        assert!(!is_inside() && run(|_| 5) == Ok(5));
+        assert!(!inside().get() && run(|_| 5) == Ok(5));
     }
 
     #[test]
@@ -445,20 +414,20 @@ mod tests {
         let path = std::env::temp_dir().join(format!("vramtrace-locked-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        for way in [CLOSE_RANGE, UNSHARE, COPY] {
+        for copies in [false, true] {
             // SAFETY: a struct for which zeros are a value; in a child that is forked here.
             let ended = in_child(|| unsafe {
                 let mut lock: libc::flock = std::mem::zeroed();
                 lock.l_type = libc::F_WRLCK as i16;
                 assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock), 0);
-                WAY.store(way, Ordering::Relaxed);
+                COPIES.store(copies, Ordering::Relaxed);
                 run(|table| drop(table.open(&name, libc::O_RDWR, 0).unwrap())).unwrap();
                 in_child(|| {
                     libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) == 0
                         && lock.l_type == libc::F_WRLCK as i16
                 }) == Ok(true)
             });
-            assert_eq!(ended, Ok(true), "way {way}");
+            assert_eq!(ended, Ok(true), "copies: {copies}");
         }
         std::fs::remove_file(path).unwrap();
     }

@@ -1,8 +1,10 @@
 //! Directories in memory, for pages that only this user may access. In another user's directory that
 //! user could change the cap; in a directory on a disk, a store into a page could wait for the disk.
 
+use crate::runtime::directory::each_name;
 use crate::runtime::errno;
 use crate::runtime::fallible::TryPush;
+use crate::runtime::hash_table::NoMemory;
 use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system;
 use std::ffi::{CStr, CString};
@@ -65,20 +67,15 @@ struct Full;
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        // SAFETY: a C string and a struct of our own.
-        let (result, fs) = unsafe {
-            let mut fs: libc::statvfs = std::mem::zeroed();
-            (libc::statvfs(c"/dev/shm".as_ptr(), &mut fs), fs)
+        let Some(fs) = system::statfs_of_name(c"/dev/shm") else {
+            return write!(f, "/dev/shm is full");
         };
-        match result {
-            0 => write!(
-                f,
-                "/dev/shm is full ({}, {} files); remove files from it, or enlarge it",
-                Bytes(fs.f_blocks.saturating_mul(fs.f_frsize)),
-                fs.f_files
-            ),
-            _ => write!(f, "/dev/shm is full"),
-        }
+        write!(
+            f,
+            "/dev/shm is full ({}, {} files); remove files from it, or enlarge it",
+            Bytes(fs.f_blocks.saturating_mul(fs.f_bsize as u64)),
+            fs.f_files
+        )
     }
 }
 
@@ -107,10 +104,9 @@ pub fn remove(directory: &Opened, name: &CStr) -> Result<(), Wrong> {
 pub fn directory<'t>(table: &'t Table, path: &[u8]) -> Result<Opened<'t>, Wrong> {
     let opened = opened(table, None, &c_string(path)?)?;
     checked_stat(&opened)?;
-    match system::fstatfs(opened.number()) {
-        Some(fs) if fs.f_type as u64 == TMPFS => Ok(opened),
-        Some(_) => Err(Wrong::NotInMemory),
-        None => Err(errno()),
+    match system::fstatfs(opened.number()).ok_or_else(errno)?.f_type as u64 {
+        TMPFS => Ok(opened),
+        _ => Err(Wrong::NotInMemory),
     }
 }
 
@@ -149,54 +145,37 @@ fn number(directory: Option<&Opened>) -> i32 {
     directory.map_or(libc::AT_FDCWD, Opened::number)
 }
 
-/// The names in an open directory. It must not be read elsewhere through this descriptor. `opendir` is
-/// not used, because it would call the program's malloc. The path is not used, because it may lead
-/// elsewhere by now.
+/// The names in an open directory. The path is not used, because it may lead elsewhere by now.
 pub fn names(directory: &Opened) -> Result<Vec<CString>, Wrong> {
-    const LENGTH_AT: usize = 16;
-    const NAME_AT: usize = 19;
-    let (mut names, mut entries) = (Vec::new(), vec![0u8; 4096]);
-    loop {
-        let (to, room) = (entries.as_mut_ptr(), entries.len());
-        // SAFETY: room for as many bytes.
-        let got = unsafe { libc::syscall(libc::SYS_getdents64, directory.number(), to, room) };
-        let mut rest = match usize::try_from(got) {
-            Ok(0) => return Ok(names),
-            Ok(got) => &entries[..got],
-            Err(_) => return Err(errno()),
-        };
-        while let Some([low, high]) = rest.get(LENGTH_AT..LENGTH_AT + 2) {
-            let (entry, next) = rest.split_at(u16::from_ne_bytes([*low, *high]).into());
-            let name = CStr::from_bytes_until_nul(&entry[NAME_AT..]).unwrap_or_default();
-            if name != c"." && name != c".." {
-                names.try_push(name.into()).map_err(|_| Wrong::Errno(libc::ENOMEM))?;
-            }
-            rest = next;
+    let (mut names, mut all) = (Vec::new(), Ok(()));
+    let listed = each_name(directory.number(), |name, _| {
+        if name != c"." && name != c".." && all.is_ok() {
+            all = names.try_push(name.into());
         }
-    }
+    });
+    listed.and(all.map_err(|NoMemory| libc::ENOMEM)).map_err(Wrong::Errno)?;
+    Ok(names)
 }
 
 /// The attributes of an open file or directory, if owner and mode are right.
 pub fn checked_stat(opened: &Opened) -> Result<libc::stat, Wrong> {
     let stat = system::fstat(opened.number()).ok_or_else(errno)?;
-    if stat.st_uid != user() {
-        return Err(Wrong::Owner(stat.st_uid));
-    }
-    match stat.st_mode & 0o077 {
-        0 => Ok(stat),
-        _ => Err(Wrong::Mode(stat.st_mode & 0o777)),
+    match stat.st_mode & 0o777 {
+        _ if stat.st_uid != user() => Err(Wrong::Owner(stat.st_uid)),
+        mode if mode & 0o077 != 0 => Err(Wrong::Mode(mode)),
+        _ => Ok(stat),
     }
 }
 
 /// The reason of a failed open.
 fn open_error(directory: Option<&Opened>, name: &CStr, errno: i32) -> Wrong {
-    let why = Wrong::Errno(errno);
-    if errno != libc::EACCES {
-        return why;
-    }
-    match system::stat_of_name(number(directory), name) {
+    let stat = match errno {
+        libc::EACCES => system::stat_of_name(number(directory), name),
+        _ => None,
+    };
+    match stat {
         Some(stat) if stat.st_uid != user() => Wrong::Owner(stat.st_uid),
-        _ => why,
+        _ => Wrong::Errno(errno),
     }
 }
 

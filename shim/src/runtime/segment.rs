@@ -12,7 +12,10 @@
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::forked_child;
 use crate::runtime::secure_dir::{Wrong, errno, user};
-use libc::{SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget};
+use crate::runtime::system::segment_control;
+use libc::{SYS_shmat, SYS_shmdt, SYS_shmget};
+use std::ffi::c_void;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// A segment that this process keeps attached.
@@ -36,22 +39,26 @@ impl<const WORDS: usize> Segment<WORDS> {
             return Err(errno());
         }
         let id = id as i32;
-        let attached = Segment::kept(id);
-        // SAFETY: a system call on the segment just created; it takes no pointers.
-        unsafe { libc::syscall(SYS_shmctl, id, libc::IPC_RMID, 0) };
+        // For good, and for this process alone.
+        let range = forked_child::reserve(Self::BYTES).ok_or_else(errno);
+        // SAFETY: in place of what was reserved there.
+        let attached = range.and_then(|range| range.put(|at| unsafe { Segment::at(id, at) }));
+        segment_control(id, libc::IPC_RMID);
         attached
     }
 
-    /// Attaches a segment for good, and for this process alone.
-    fn kept(id: i32) -> Result<Segment<WORDS>, Wrong> {
-        let range = forked_child::reserve(Self::BYTES).ok_or_else(errno)?;
-        // SAFETY: in place of what was reserved there. A segment is never shorter than it was made.
-        range.put(|at| unsafe {
-            match libc::syscall(SYS_shmat, id, at, libc::SHM_REMAP) {
-                -1 => Err(errno()),
-                at => Ok(Segment { id, words: &*(at as *const [AtomicU64; WORDS]) }),
-            }
-        })
+    /// Attaches a segment that is as long as this one.
+    ///
+    /// # Safety
+    /// `at` is null, or a range of this process that nobody uses, which it replaces.
+    unsafe fn at(id: i32, at: *mut c_void) -> Result<Segment<WORDS>, Wrong> {
+        let flags = if at.is_null() { 0 } else { libc::SHM_REMAP };
+        // SAFETY: the caller's contract; without a place the kernel chooses one.
+        match unsafe { libc::syscall(SYS_shmat, id, at, flags) } {
+            -1 => Err(errno()),
+            // SAFETY: attached there. A segment is never shorter than it was made.
+            at => Ok(Segment { id, words: unsafe { &*(at as *const [AtomicU64; WORDS]) } }),
+        }
     }
 
     /// When it was made, in seconds; 0 = not known.
@@ -63,16 +70,11 @@ impl<const WORDS: usize> Segment<WORDS> {
     pub fn each_attached(mut report: impl FnMut(i32)) {
         const SHM_STAT: i32 = 13;
         const SHM_INFO: i32 = 14;
-        // SAFETY: structures of our own, for which zeros are a value; `stat` has room for what SHM_INFO gives.
-        unsafe {
-            let mut stat: libc::shmid_ds = std::mem::zeroed();
-            let last = libc::syscall(SYS_shmctl, 0, SHM_INFO, &mut stat);
-            for index in 0..=last {
-                let id = libc::syscall(SYS_shmctl, index, SHM_STAT, &mut stat);
-                let is_right = id >= 0 && stat.shm_segsz == Self::BYTES && stat.shm_nattch > 0;
-                if is_right && is_own(&stat).is_ok() {
-                    report(id as i32);
-                }
+        let last = segment_control(0, SHM_INFO).map_or(-1, |(last, _)| last);
+        for (id, stat) in (0..=last).filter_map(|index| segment_control(index, SHM_STAT)) {
+            let is_right = stat.shm_segsz == Self::BYTES && stat.shm_nattch > 0;
+            if is_right && is_own(&stat).is_ok() {
+                report(id);
             }
         }
     }
@@ -100,13 +102,8 @@ impl<const WORDS: usize> Segment<WORDS> {
         if !pages_granted(Site::Segment) {
             return Err(Wrong::Errno(libc::ENOMEM));
         }
-        // SAFETY: the kernel chooses the place. A segment is never shorter than it was made.
-        unsafe {
-            match libc::syscall(SYS_shmat, id, 0, 0) {
-                -1 => Err(errno()),
-                at => Ok(Segment { id, words: &*(at as *const [AtomicU64; WORDS]) }),
-            }
-        }
+        // SAFETY: the kernel chooses the place.
+        unsafe { Segment::at(id, null_mut()) }
     }
 }
 
@@ -145,14 +142,7 @@ fn attach_count(id: i32, bytes: usize) -> Result<u64, Wrong> {
 /// The kernel's record of a segment, if owner and mode are as expected. The creator must be this user
 /// too: it keeps access to a segment that it gives away.
 fn own_stat(id: i32) -> Result<libc::shmid_ds, Wrong> {
-    // SAFETY: a struct of our own.
-    let stat = unsafe {
-        let mut stat: libc::shmid_ds = std::mem::zeroed();
-        if libc::syscall(SYS_shmctl, id, libc::IPC_STAT, &mut stat) < 0 {
-            return Err(errno());
-        }
-        stat
-    };
+    let (_, stat) = segment_control(id, libc::IPC_STAT).ok_or_else(errno)?;
     is_own(&stat).map(|()| stat)
 }
 

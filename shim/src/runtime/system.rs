@@ -69,6 +69,23 @@ pub fn fstatfs(number: c_int) -> Option<libc::statfs> {
     filled(|stat| unsafe { syscall(libc::SYS_fstatfs, number, stat) })
 }
 
+/// The file system that this name is on. `None`: errno says why.
+pub fn statfs_of_name(name: &CStr) -> Option<libc::statfs> {
+    // SAFETY: a C string, and a structure as above.
+    filled(|stat| unsafe { syscall(libc::SYS_statfs, name.as_ptr(), stat) })
+}
+
+/// What the kernel answers about a shared segment: a number, and for some commands a record. `None`: errno says why.
+pub fn segment_control(id: c_int, command: c_int) -> Option<(c_int, libc::shmid_ds)> {
+    let mut number = -1;
+    let stat = filled(|stat: *mut libc::shmid_ds| {
+        // SAFETY: there is room for each command's answer, which is no longer than this one.
+        number = unsafe { syscall(libc::SYS_shmctl, id, command, stat) } as c_int;
+        c_long::from(number.min(0))
+    })?;
+    Some((number, stat))
+}
+
 pub fn read(number: c_int, into: &mut [u8]) -> isize {
     // SAFETY: the slice is writable.
     unsafe { syscall(libc::SYS_read, number, into.as_mut_ptr(), into.len()) as isize }

@@ -276,7 +276,7 @@ fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
             |opened: Opened| live_lock::is_locked(&opened) == Some(false) && says_locked(&opened);
         opened.is_ok_and(has_ended)
     };
-    directory::each_name(directory.number(), |file, _| {
+    let _ = directory::each_name(directory.number(), |file, _| {
         let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };
         let before_exec = name != *own
             && name.same_pids(here)

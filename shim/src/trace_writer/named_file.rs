@@ -132,7 +132,7 @@ impl NamedFile {
             *failure = LOST;
         }
         let mut found = None;
-        directory::each_name(entries.number(), |name, inode| {
+        let _ = directory::each_name(entries.number(), |name, inode| {
             if found.is_none() && inode == self.id.1 {
                 let path = c_string(&[directory, b"/", name.to_bytes()].concat());
                 found = path.ok().and_then(|path| Some((self.open_at(table, &path).ok()?, path)));

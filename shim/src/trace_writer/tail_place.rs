@@ -133,7 +133,7 @@ fn is_unlocked(file: &Opened) -> bool {
 /// Removes the oldest tails of ended processes, until those that are left have at most this many bytes.
 fn remove_dead(table: &Table, directory: &Opened, most: u64) {
     let (mut looked_at, mut dead) = (0, Vec::new());
-    directory::each_name(directory.number(), |name, _| {
+    let _ = directory::each_name(directory.number(), |name, _| {
         if looked_at == LOOKED_AT || !tail::is_memory_name(name.to_bytes()) {
             return;
         }

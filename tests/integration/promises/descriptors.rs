@@ -33,11 +33,9 @@ fn numbers_that_the_program_takes_are_its_own() {
     // A checkpoint may list a block of another thread before its event, which `verify` reports.
     let limited = Setup::simulated().preload().env("VRAMTRACE_MAX", "4MiB").contradicts();
     check(&run("taken", seconds, limited), expected);
-    // Each way to a table of its own.
-    for way in ["1", "2"] {
-        let setup = Setup::simulated().preload().env("VRAMTRACE_TEST_NO_TASKS", way);
-        check(&run("taken", 1, setup), expected);
-    }
+    // The other way to a table of its own.
+    let setup = Setup::simulated().preload().env("VRAMTRACE_TEST_NO_TASKS", "1");
+    check(&run("taken", 1, setup), expected);
 }
 
 #[test]
