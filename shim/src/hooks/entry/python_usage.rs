@@ -15,7 +15,7 @@
 #![allow(clippy::disallowed_methods)] // an answer that the program asks for, given back with it
 
 use crate::hooks::process::oom;
-use crate::hooks::process::oom::held::{self, Row};
+use crate::hooks::process::oom::held::{self, Row, Sums};
 use crate::hooks::process::oom::names::{self, Library};
 use crate::hooks::process::state::Process;
 use crate::trace_writer::maintenance::ProcessView;
@@ -95,7 +95,7 @@ fn held(
     process: &'static Process,
     device: DeviceId,
     most: usize,
-) -> (Vec<(Name, Row)>, Vec<((Name, Name), Row)>) {
+) -> (Sums<Name>, Sums<(Name, Name)>) {
     names::with_names(process, |names| {
         let named = held::look(process, device, STACKS).named(names);
         let title = |library: &Option<Library>| library.as_ref().map(|it| it.title.clone());

@@ -54,9 +54,12 @@ impl Held {
     }
 }
 
-/// Adds up what has the same key, largest first: the keys with their bytes and pieces.
-pub fn sums<K: PartialEq>(rows: impl Iterator<Item = (K, Row)>) -> Vec<(K, Row)> {
-    let mut sums: Vec<(K, Row)> = Vec::new();
+/// Keys with their bytes and pieces.
+pub type Sums<K> = Vec<(K, Row)>;
+
+/// Adds up what has the same key, largest first.
+pub fn sums<K: PartialEq>(rows: impl Iterator<Item = (K, Row)>) -> Sums<K> {
+    let mut sums: Sums<K> = Vec::new();
     for (key, row) in rows {
         match sums.iter_mut().find(|(known, _)| *known == key) {
             Some((_, sum)) => {

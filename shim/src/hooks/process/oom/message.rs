@@ -285,12 +285,12 @@ fn advice(found: &Findings) -> String {
         _ => {}
     }
     let most = figures.left.unwrap_or(0).max(largest_hole.unwrap_or(0));
-    all.push(match () {
-        _ if of_cache(found) => "a smaller batch".into(),
-        _ if most > 0 => {
-            format!("a smaller request: up to {} would have been served", Bytes(most))
-        }
-        _ => "less memory held".into(),
+    all.push(if of_cache(found) {
+        "a smaller batch".into()
+    } else if most > 0 {
+        format!("a smaller request: up to {} would have been served", Bytes(most))
+    } else {
+        "less memory held".into()
     });
     // A setting that is copied as a word has no comma behind it.
     all.join(" or ")
