@@ -21,11 +21,7 @@ pub fn write(bytes: &[u8]) {
 }
 
 fn write_now(mut rest: &[u8]) {
-    // SAFETY: a structure of numbers.
-    let mut about: libc::stat = unsafe { std::mem::zeroed() };
-    if system::fstat(STDERR, &mut about) != 0 {
-        return;
-    }
+    let Some(about) = system::fstat(STDERR) else { return };
     let once = match about.st_mode & libc::S_IFMT {
         // A write to a regular file does not wait for a reader.
         libc::S_IFREG => plain,
