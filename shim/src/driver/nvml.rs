@@ -3,9 +3,9 @@
 //! The library is opened by the real dlopen, and its functions are found without the hooks. It is
 //! called only once a context exists; creating that takes a hundred times longer.
 
-use crate::driver::cuda::{NvmlDevice, NvmlMemory, NvmlProcessInfo, NvmlProcessInfo_v1};
-use crate::driver::nvml_thread::{self, PATIENCE, PATIENCE_AT_START, ask};
-use crate::runtime::fallible::{TryPush, vec_of};
+use crate::driver::cuda::{NvmlDevice, NvmlMemory};
+use crate::driver::nvml_thread::{Desk, PATIENCE, PATIENCE_AT_START};
+use crate::runtime::fallible::{TryPush, list_of};
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
 use std::ffi::CString;
@@ -21,21 +21,26 @@ const UNAVAILABLE: u64 = u64::MAX;
 /// Processes on a device before the list goes to the heap.
 const FEW: usize = 32;
 
-type List<T> = unsafe extern "C-unwind" fn(NvmlDevice, *mut u32, *mut T) -> i32;
+/// Fills in entries of a list, which are words here.
+type List = unsafe extern "C-unwind" fn(NvmlDevice, *mut u32, *mut u64) -> i32;
 
-/// One of the lists of processes, in the version that the library has.
+/// One of the lists of processes. The first word of an entry has the pid in its low half, the second the bytes.
 #[derive(Clone, Copy)]
-enum Processes {
-    /// `_v2` and `_v3`.
-    Now(List<NvmlProcessInfo>),
-    V1(List<NvmlProcessInfo_v1>),
+struct Processes {
+    list: List,
+    /// Words of an entry: more from `_v2` on.
+    words: usize,
 }
 
 /// Each query runs on a separate thread: see [`crate::driver::nvml_thread`].
-pub struct Nvml(Functions);
-
 #[derive(Clone, Copy)]
-struct Functions {
+pub struct Nvml {
+    pub functions: &'static Functions,
+    pub desk: &'static Desk,
+}
+
+/// The opened library.
+pub struct Functions {
     handle_by_uuid: unsafe extern "C-unwind" fn(*const c_char, *mut NvmlDevice) -> i32,
     uuid: Option<unsafe extern "C-unwind" fn(NvmlDevice, *mut c_char, u32) -> i32>,
     memory_info: Option<unsafe extern "C-unwind" fn(NvmlDevice, *mut NvmlMemory) -> i32>,
@@ -62,97 +67,45 @@ impl Figure {
     }
 }
 
-impl Nvml {
+impl Functions {
     /// `find` gives the real address of a name in the opened library, or null.
-    pub fn open(find: impl Fn(&CStr) -> *mut c_void) -> Option<Nvml> {
+    pub fn open(desk: &'static Desk, find: impl Fn(&CStr) -> *mut c_void) -> Option<Functions> {
         // SAFETY: the names' types are NVML's; a null stays `None`.
         unsafe {
             let init: unsafe extern "C-unwind" fn() -> i32 = function(find(c"nvmlInit_v2"))?;
             let handle_by_uuid = function(find(c"nvmlDeviceGetHandleByUUID"))?;
             let uuid = function(find(c"nvmlDeviceGetUUID"));
             let memory_info = function(find(c"nvmlDeviceGetMemoryInfo"));
-            let list = |names: [&CStr; 3]| {
-                function(find(names[0]))
-                    .or_else(|| function(find(names[1])))
-                    .map(Processes::Now)
-                    .or_else(|| function(find(names[2])).map(Processes::V1))
-            };
             let lists = [
-                list([
+                [
                     c"nvmlDeviceGetComputeRunningProcesses_v3",
                     c"nvmlDeviceGetComputeRunningProcesses_v2",
                     c"nvmlDeviceGetComputeRunningProcesses",
-                ]),
-                list([
+                ],
+                [
                     c"nvmlDeviceGetGraphicsRunningProcesses_v3",
                     c"nvmlDeviceGetGraphicsRunningProcesses_v2",
                     c"nvmlDeviceGetGraphicsRunningProcesses",
-                ]),
-                list([
+                ],
+                [
                     c"nvmlDeviceGetMPSComputeRunningProcesses_v3",
                     c"nvmlDeviceGetMPSComputeRunningProcesses_v2",
                     c"nvmlDeviceGetMPSComputeRunningProcesses",
-                ]),
-            ];
+                ],
+            ]
+            .map(|[v3, v2, v1]| {
+                let now = function(find(v3)).or_else(|| function(find(v2)));
+                let of = |words| move |list| Processes { list, words };
+                now.map(of(3)).or_else(|| function(find(v1)).map(of(2)))
+            });
             // SAFETY: NVML's own, without arguments.
-            let begun = ask(PATIENCE_AT_START, move || init() == SUCCESS) == Some(true);
-            begun.then_some(Nvml(Functions { handle_by_uuid, uuid, memory_info, lists }))
+            let begun = desk.ask(PATIENCE_AT_START, move || init() == SUCCESS) == Some(true);
+            begun.then_some(Functions { handle_by_uuid, uuid, memory_info, lists })
         }
     }
 
-    /// `uuid` as NVML writes it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or MIG-...
-    pub fn device(&self, uuid: &CStr) -> Option<NvmlDevice> {
-        let (nvml, uuid) = (self.0, CString::from(uuid));
-        let found = ask(PATIENCE, move || nvml.device(&uuid).map(|device| device as usize));
-        Some(found?? as NvmlDevice)
-    }
-
-    /// The UUID text of a handle that the program got. In a forked child without the NVML thread the
-    /// query runs on the program's thread, which has just had an answer from NVML.
-    pub(crate) fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
-        match nvml_thread::is_there() {
-            true => self.ask(device, Functions::name)?,
-            false => self.0.name(device),
-        }
-    }
-
-    /// The device's own memory, all processes together.
-    pub(crate) fn memory(&self, device: NvmlDevice) -> Option<NvmlMemory> {
-        self.ask(device, Functions::memory)?
-    }
-
-    /// All processes that have memory of the device, each once; its bytes where they are known.
-    pub fn processes(&self, device: NvmlDevice) -> Vec<(u32, Option<u64>)> {
-        self.ask(device, Functions::processes).unwrap_or_default()
-    }
-
-    /// The bytes that process `pid` has on the device.
-    pub fn figure(&self, device: NvmlDevice, pid: u32) -> Figure {
-        self.ask(device, move |nvml, device| nvml.figure(device, pid))
-            .unwrap_or(Figure::Unavailable)
-    }
-
-    /// `None`: NVML did not answer.
-    fn ask<T: Send + 'static>(
-        &self,
-        device: NvmlDevice,
-        question: impl FnOnce(&Functions, NvmlDevice) -> T + Send + 'static,
-    ) -> Option<T> {
-        let (nvml, device) = (self.0, device as usize);
-        ask(PATIENCE, move || question(&nvml, device as NvmlDevice))
-    }
-}
-
-/// These run on the thread that may hang.
-impl Functions {
-    fn device(&self, uuid: &CStr) -> Option<NvmlDevice> {
-        let mut device = null_mut();
-        // SAFETY: a NUL-terminated name and room for the answer.
-        let result = unsafe { (self.handle_by_uuid)(uuid.as_ptr(), &mut device) };
-        (result == SUCCESS && !device.is_null()).then_some(device)
-    }
-
-    fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
+    /// The UUID text of a handle that the program got.
+    pub fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
         let mut text = [0u8; 96];
         // SAFETY: room as stated; the library ends the text with NUL.
         let result = unsafe { self.uuid?(device, text.as_mut_ptr().cast(), text.len() as u32) };
@@ -160,88 +113,110 @@ impl Functions {
         #[allow(clippy::disallowed_methods)] // 96 bytes at most
         (result == SUCCESS).then(|| text[..end].to_vec())
     }
+}
 
-    fn memory(&self, device: NvmlDevice) -> Option<NvmlMemory> {
-        let mut memory = NvmlMemory { total: 0, free: 0, used: 0 };
-        // SAFETY: a handle of `device()` and room for the answer.
-        (unsafe { self.memory_info?(device, &mut memory) } == SUCCESS).then_some(memory)
+impl Nvml {
+    /// `None`: NVML did not answer.
+    fn ask<T: Send + 'static>(
+        &self,
+        device: NvmlDevice,
+        question: impl FnOnce(&Functions, NvmlDevice) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (functions, device) = (self.functions, device as usize);
+        self.desk.ask(PATIENCE, move || question(functions, device as NvmlDevice))
     }
 
-    fn processes(&self, device: NvmlDevice) -> Vec<(u32, Option<u64>)> {
-        let mut all: Vec<(u32, Option<u64>)> = Vec::new();
-        let mut note = |pid: u32, used: u64| {
-            let used = Some(used).filter(|used| *used != UNAVAILABLE);
-            match all.iter_mut().find(|(known, _)| *known == pid) {
-                Some((_, most)) => *most = used.max(*most),
-                // Without host memory the entry is left out.
-                None => drop(all.try_push((pid, used))),
-            }
-            None
-        };
-        for list in self.lists.into_iter().flatten() {
-            // A list that is not available is empty.
-            let _ = match list {
-                Processes::Now(list) => {
-                    find_process(list, device, |info| note(info.pid, info.used))
-                }
-                Processes::V1(list) => find_process(list, device, |info| note(info.pid, info.used)),
-            };
-        }
-        all
+    /// `uuid` as NVML writes it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or MIG-...
+    pub fn device(&self, uuid: &CStr) -> Option<NvmlDevice> {
+        let uuid = CString::from(uuid);
+        let found = self.ask(null_mut(), move |nvml, mut device| {
+            // SAFETY: a NUL-terminated name and room for the answer.
+            let result = unsafe { (nvml.handle_by_uuid)(uuid.as_ptr(), &mut device) };
+            (result == SUCCESS && !device.is_null()).then_some(device as usize)
+        });
+        Some(found?? as NvmlDevice)
     }
 
-    fn figure(&self, device: NvmlDevice, pid: u32) -> Figure {
-        let (mut was_listed, mut ill) = (false, false);
-        for list in self.lists.into_iter().flatten() {
-            let found = match list {
-                Processes::Now(list) => {
-                    find_process(list, device, |info| (info.pid == pid).then_some(info.used))
-                }
-                Processes::V1(list) => {
-                    find_process(list, device, |info| (info.pid == pid).then_some(info.used))
-                }
-            };
-            match found {
-                Ok(Some(UNAVAILABLE)) => return Figure::Unavailable,
-                Ok(Some(bytes)) => return Figure::Bytes(bytes),
-                Ok(None) => was_listed = true,
-                Err(code) => ill |= !HAS_NO_LIST.contains(&code),
+    /// See [`Functions::name`].
+    pub(crate) fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
+        self.ask(device, Functions::name)?
+    }
+
+    /// The device's own memory, all processes together.
+    pub(crate) fn memory(&self, device: NvmlDevice) -> Option<NvmlMemory> {
+        self.ask(device, |nvml, device| {
+            let mut memory = NvmlMemory { total: 0, free: 0, used: 0 };
+            // SAFETY: a handle of `device()` and room for the answer.
+            (unsafe { nvml.memory_info?(device, &mut memory) } == SUCCESS).then_some(memory)
+        })?
+    }
+
+    /// All processes that have memory of the device, each once; its bytes where they are known.
+    pub fn processes(&self, device: NvmlDevice) -> Vec<(u32, Option<u64>)> {
+        let all = self.ask(device, |nvml, device| {
+            let mut all: Vec<(u32, Option<u64>)> = Vec::new();
+            let mut note =
+                |pid: u32, used: Option<u64>| match all.iter_mut().find(|(known, _)| *known == pid)
+                {
+                    Some((_, most)) => *most = used.max(*most),
+                    // Without host memory the entry is left out.
+                    None => drop(all.try_push((pid, used))),
+                };
+            for list in nvml.lists.into_iter().flatten() {
+                // A list that is not available is empty.
+                let _ = list.each(device, &mut note);
             }
-        }
-        if was_listed && !ill { Figure::Absent } else { Figure::Unavailable }
+            all
+        });
+        all.unwrap_or_default()
+    }
+
+    /// The bytes that process `pid` has on the device.
+    pub fn figure(&self, device: NvmlDevice, pid: u32) -> Figure {
+        let figure = self.ask(device, move |nvml, device| {
+            let (mut was_listed, mut ill) = (false, false);
+            for list in nvml.lists.into_iter().flatten() {
+                let mut found = None;
+                let listed =
+                    list.each(device, |one, used| found = found.or((one == pid).then_some(used)));
+                match (listed, found) {
+                    (Ok(()), Some(used)) => return used.map_or(Figure::Unavailable, Figure::Bytes),
+                    (Ok(()), None) => was_listed = true,
+                    (Err(code), _) => ill |= !HAS_NO_LIST.contains(&code),
+                }
+            }
+            if was_listed && !ill { Figure::Absent } else { Figure::Unavailable }
+        });
+        figure.unwrap_or(Figure::Unavailable)
     }
 }
 
-/// Walks one list. `Err`: why the library did not give it.
-fn find_process<T: Copy>(
-    list: List<T>,
-    device: NvmlDevice,
-    mut wanted: impl FnMut(&T) -> Option<u64>,
-) -> Result<Option<u64>, i32> {
-    let mut few = [const { core::mem::MaybeUninit::<T>::uninit() }; FEW];
-    let mut count = FEW as u32;
-    // SAFETY: room for `count` elements; the library writes the number that it filled in.
-    match unsafe { list(device, &mut count, few.as_mut_ptr().cast()) } {
-        SUCCESS => {
-            let filled = few.iter().take(count as usize);
-            // SAFETY: the library filled the first `count`.
-            Ok(filled.map(|info| unsafe { info.assume_init_ref() }).find_map(&mut wanted))
-        }
-        INSUFFICIENT_SIZE => {
-            // More may have come since.
-            let room = (count as usize).saturating_add(FEW).min(1 << 20);
-            let Ok(mut many) = vec_of::<T>(room) else { return Err(INSUFFICIENT_SIZE) };
-            let mut count = room as u32;
-            // SAFETY: `many` has room for `count` elements; the library writes the number that it filled in.
-            let result = unsafe { list(device, &mut count, many.as_mut_ptr()) };
+impl Processes {
+    /// Calls `note` with pid and bytes of each process, on the thread that may hang. `Err`: why the library did not give
+    /// the list.
+    fn each(&self, device: NvmlDevice, mut note: impl FnMut(u32, Option<u64>)) -> Result<(), i32> {
+        let (mut few, mut many) = ([0; 3 * FEW], Vec::new());
+        loop {
+            let is_first = many.is_empty();
+            let words = if is_first { &mut few[..self.words * FEW] } else { &mut many[..] };
+            let mut count = (words.len() / self.words) as u32;
+            // SAFETY: room for `count` entries; the library writes the number that it filled in.
+            let result = unsafe { (self.list)(device, &mut count, words.as_mut_ptr()) };
+            let count = count as usize;
+            if result == INSUFFICIENT_SIZE && is_first {
+                // More may have come since.
+                let room = self.words * count.saturating_add(FEW).min(1 << 20);
+                many = list_of(room, core::iter::repeat_n(0, room)).map_err(|_| result)?;
+                continue;
+            }
             if result != SUCCESS {
                 return Err(result);
             }
-            // SAFETY: the library filled the first `count` of them.
-            unsafe { many.set_len((count as usize).min(room)) };
-            Ok(many.iter().find_map(wanted))
+            for entry in words.chunks_exact(self.words).take(count) {
+                note(entry[0] as u32, Some(entry[1]).filter(|used| *used != UNAVAILABLE));
+            }
+            return Ok(());
         }
-        other => Err(other),
     }
 }
 
@@ -261,11 +236,7 @@ mod tests {
 
     /// A library with `device` as the number of processes; process n holds n MiB, process 3 does
     /// not tell.
-    unsafe extern "C-unwind" fn list(
-        device: NvmlDevice,
-        count: *mut u32,
-        out: *mut NvmlProcessInfo,
-    ) -> i32 {
+    unsafe extern "C-unwind" fn list(device: NvmlDevice, count: *mut u32, out: *mut u64) -> i32 {
         let processes = device as usize as u32;
         // SAFETY: the caller's room is what it says.
         unsafe {
@@ -275,34 +246,33 @@ mod tests {
             }
             for n in 0..processes {
                 let used = if n == 3 { UNAVAILABLE } else { u64::from(n) << 20 };
-                let info = NvmlProcessInfo { pid: n, used, gpu_instance: 0, compute_instance: 0 };
-                out.add(n as usize).write(info);
+                // The rest of the first word is not set.
+                let entry = [u64::from(n) | 7 << 32, used, 0];
+                out.cast::<[u64; 3]>().add(n as usize).write(entry);
             }
         }
         SUCCESS
     }
 
-    unsafe extern "C-unwind" fn refuses(
-        _: NvmlDevice,
-        _: *mut u32,
-        _: *mut NvmlProcessInfo_v1,
-    ) -> i32 {
+    unsafe extern "C-unwind" fn refuses(_: NvmlDevice, _: *mut u32, _: *mut u64) -> i32 {
         3
     }
+
+    const NOW: Option<Processes> = Some(Processes { list, words: 3 });
+    const REFUSES: Option<Processes> = Some(Processes { list: refuses, words: 2 });
 
     unsafe extern "C-unwind" fn by_uuid(_: *const c_char, _: *mut NvmlDevice) -> i32 {
         3
     }
 
     fn nvml(lists: [Option<Processes>; 3]) -> Nvml {
-        nvml_thread::open();
-        Nvml(Functions { handle_by_uuid: by_uuid, uuid: None, memory_info: None, lists })
+        let functions = Functions { handle_by_uuid: by_uuid, uuid: None, memory_info: None, lists };
+        Nvml { functions: Box::leak(Box::new(functions)), desk: Desk::open() }
     }
 
     #[test]
     fn finds_our_process_in_short_and_long_lists() {
-        let _alone = nvml_thread::tests::alone();
-        let nvml = nvml([None, Some(Processes::V1(refuses)), Some(Processes::Now(list))]);
+        let nvml = nvml([None, REFUSES, NOW]);
         for processes in [6, FEW, FEW + 1, 500] {
             let device = processes as NvmlDevice;
             assert_eq!(nvml.figure(device, 5), Figure::Bytes(5 << 20));
@@ -313,8 +283,7 @@ mod tests {
 
     #[test]
     fn each_process_once_with_what_is_known() {
-        let _alone = nvml_thread::tests::alone();
-        let nvml = nvml([Some(Processes::Now(list)), Some(Processes::Now(list)), None]);
+        let nvml = nvml([NOW, NOW, None]);
         let all = nvml.processes(5 as NvmlDevice);
         let expected = [(0, Some(0)), (1, Some(1 << 20)), (2, Some(2 << 20)), (3, None)];
         assert_eq!(all[..4], expected);
@@ -323,9 +292,8 @@ mod tests {
 
     #[test]
     fn no_list_is_not_an_empty_list() {
-        let _alone = nvml_thread::tests::alone();
         assert_eq!(nvml([None; 3]).figure(null_mut(), 1), Figure::Unavailable);
-        let refused = nvml([Some(Processes::V1(refuses)), None, None]);
+        let refused = nvml([REFUSES, None, None]);
         assert_eq!(refused.figure(null_mut(), 1), Figure::Unavailable);
         assert_eq!(refused.device(c"GPU-x"), None);
     }

@@ -6,38 +6,33 @@
 //! program the signal came a little later.
 
 use super::mapped_modules;
+use super::task::change_mask;
 use super::tls::thread_block;
-use core::ffi::{c_int, c_ulong, c_void};
+use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 pub type Exit = unsafe extern "C-unwind" fn(*mut c_void) -> !;
 
+/// All zeros: nothing is kept.
 #[repr(C)]
 struct Slot {
-    /// The real function, and the thread's result.
-    request: Option<(Exit, *mut c_void)>,
+    /// The real function.
+    exit: Option<Exit>,
+    /// The thread's result.
+    result: *mut c_void,
     /// The signal mask in the handler.
-    mask: [c_ulong; 16],
+    mask: u64,
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_handler_exit", 144, align 16);
+thread_block!(fn slot() -> *mut Slot = "vramtrace_handler_exit", 24, align 8);
 
 /// Keeps a call of `exit` for [`perform`].
 pub fn keep(exit: Exit, result: *mut c_void) {
+    let mask = change_mask(libc::SIG_BLOCK, 0).unwrap_or(0);
     // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
-    set_mask(None, Some(&mut slot.mask));
-    slot.request = Some((exit, result));
+    unsafe { *slot() = Slot { exit: Some(exit), result, mask } };
     compiler_fence(Ordering::SeqCst);
-}
-
-fn set_mask(new: Option<&[c_ulong; 16]>, old: Option<&mut [c_ulong; 16]>) {
-    let new = new.map_or(core::ptr::null(), |mask| mask.as_ptr().cast());
-    let old = old.map_or(core::ptr::null_mut(), |mask| mask.as_mut_ptr().cast());
-    // The thread's own, as by pthread_sigmask, which is not in the C library before glibc 2.32.
-    // SAFETY: both are null or masks.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, new, old) };
 }
 
 /// Ends the thread, if that was kept.
@@ -45,11 +40,12 @@ fn set_mask(new: Option<&[c_ulong; 16]>, old: Option<&mut [c_ulong; 16]>) {
 pub fn perform() {
     // SAFETY: this thread's own.
     let slot = unsafe { &mut *slot() };
-    let Some((exit, result)) = slot.request.take() else { return };
-    // As the handler left it.
-    set_mask(Some(&slot.mask), None);
-    // SAFETY: the C library's function, for the program's own call.
-    unsafe { exit(result) }
+    if let Some(exit) = slot.exit.take() {
+        // As the handler left it.
+        change_mask(libc::SIG_SETMASK, slot.mask);
+        // SAFETY: the C library's function, for the program's own call.
+        unsafe { exit(slot.result) }
+    }
 }
 
 /// Whether an address above `here` on this stack lies in the frames of this library that are being run now,
@@ -151,12 +147,11 @@ fn walk(mut visit: Visit<'_>) {
         const GO_ON: c_int = 0;
         const STOP: c_int = 5;
         let mut is_exact = 0;
-        // SAFETY: the unwinder's own context, and room for the answer; the closure below, which lives until the walk
-        // has ended.
-        let (code, sp, visit) = unsafe {
-            let code = _Unwind_GetIPInfo(context, &mut is_exact);
-            (code, _Unwind_GetCFA(context), &mut *visit.cast::<Visit<'_>>())
-        };
+        // SAFETY: the closure below, which lives until the walk has ended.
+        let visit = unsafe { &mut *visit.cast::<Visit<'_>>() };
+        // SAFETY: the unwinder's own context, and room for the answer.
+        let (code, sp) =
+            unsafe { (_Unwind_GetIPInfo(context, &mut is_exact), _Unwind_GetCFA(context)) };
         if visit(Frame { code, sp }, is_exact != 0) { STOP } else { GO_ON }
     }
     // SAFETY: `step` gets the closure.

@@ -143,6 +143,13 @@ pub fn find_object() -> Option<FindObject> {
     (known > NONE).then(|| unsafe { transmute::<usize, FindObject>(known) })
 }
 
+/// Address of the C library's `clone`, even if an object before it defines one.
+pub fn clone() -> Option<usize> {
+    static CLONE: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let find = || elf::c_library_function(b"clone").and_then(NonZeroUsize::new).ok_or(());
+    CLONE.get_or_try_init(find).ok().map(NonZeroUsize::get)
+}
+
 /// Looks all of them up in advance, as far as they are there.
 pub fn warm() {
     for (place, found) in REAL.iter().zip(elf::functions_after_us(NAMES)) {
@@ -152,6 +159,7 @@ pub fn warm() {
         }
     }
     find_object();
+    clone();
 }
 
 /// Whether this address lies in this library.

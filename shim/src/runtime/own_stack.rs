@@ -1,5 +1,6 @@
 //! Runs work on a separate stack if the program's may be too small: threads and fibers may have 16 KiB,
-//! and the main thread's stack may not be able to grow. Where all that are kept are in use, one is mapped for the
+//! and the main thread's stack may not be able to grow. A few are part of the library's image, and take no memory before
+//! their first use. Where all of them are in use, one is mapped for the
 //! work alone. If none can be mapped, the work is left out: it is the recording's, which then ends as without host
 //! memory ([`reserve::ran_out`]).
 //!
@@ -8,12 +9,12 @@
 //! library. A panic is caught at the switch and resumed on the original stack.
 
 use crate::runtime::faults::{Site, pages_granted};
-use crate::runtime::task::SignalsBlocked;
+use crate::runtime::task::{SignalsBlocked, call};
 use crate::runtime::tls::thread_block;
 use crate::runtime::{hash_table, panic_boundary, reserve, stack_bounds};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Unoptimised code keeps every copy.
 pub const BYTES: usize = if cfg!(debug_assertions) { 512 << 10 } else { 128 << 10 };
@@ -22,57 +23,47 @@ const ROOM: usize = if cfg!(debug_assertions) { 256 << 10 } else { 96 << 10 };
 const PAGE: usize = 4096;
 
 /// A stack that one thread uses at a time.
+#[repr(C, align(4096))]
 struct Stack {
-    taken: AtomicBool,
-    /// Its lowest address; 0: not made yet.
-    low: AtomicUsize,
+    bytes: UnsafeCell<[u8; BYTES]>,
+    is_taken: AtomicBool,
+    /// Its lowest page cannot be touched.
+    is_guarded: AtomicBool,
 }
 
-static STACKS: [Stack; 32] = [const { Stack::new() }; 32];
+// SAFETY: the bytes are used only by the thread that has taken the stack.
+unsafe impl Sync for Stack {}
+
+static STACKS: [Stack; 8] = [const {
+    let [is_taken, is_guarded] = [const { AtomicBool::new(false) }; 2];
+    Stack { bytes: UnsafeCell::new([0; BYTES]), is_taken, is_guarded }
+}; 8];
 
 thread_block! {
     /// The lowest address of the separate stack that this thread is on; 0: none.
     fn elsewhere() -> *mut usize = "vramtrace_elsewhere", 8, align 8
 }
 
-/// Used if the kernel gives no pages. It is part of the library's image, and takes no memory until
-/// then.
-static LAST: Stack = Stack::new();
-static LAST_BYTES: Image = Image(UnsafeCell::new([0; BYTES]));
-
-#[repr(C, align(4096))]
-struct Image(UnsafeCell<[u8; BYTES]>);
-
-// SAFETY: used only by the thread that has taken `LAST`.
-unsafe impl Sync for Image {}
-
 impl Stack {
-    const fn new() -> Stack {
-        Stack { taken: AtomicBool::new(false), low: AtomicUsize::new(0) }
-    }
-
     fn take(&self) -> bool {
-        !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire)
+        !self.is_taken.load(Ordering::Relaxed) && !self.is_taken.swap(true, Ordering::Acquire)
     }
 
-    /// Maps the stack, which the caller has taken. Returns its lowest address.
-    fn make(&self) -> Option<usize> {
-        let known = self.low.load(Ordering::Relaxed);
-        if known != 0 {
-            return Some(known);
-        }
-        let low = map()?;
-        self.low.store(low, Ordering::Relaxed);
-        Some(low)
+    fn low(&self) -> usize {
+        self.bytes.get() as usize
     }
 }
 
 /// Maps a stack of [`BYTES`]. Returns its lowest address; its lowest page is a guard.
 fn map() -> Option<usize> {
-    let low = pages_granted(Site::Stack).then(|| hash_table::pages(BYTES).ok())??;
-    // SAFETY: pages that were mapped here a moment ago.
-    unsafe { libc::mprotect(low.cast(), PAGE, libc::PROT_NONE) };
-    Some(low as usize)
+    let low = pages_granted(Site::Stack).then(|| hash_table::pages(BYTES).ok())?? as usize;
+    guard(low);
+    Some(low)
+}
+
+fn guard(low: usize) {
+    // SAFETY: the lowest page of a stack that nobody has used.
+    unsafe { libc::mprotect(low as *mut c_void, PAGE, libc::PROT_NONE) };
 }
 
 /// A stack while it is used.
@@ -92,7 +83,7 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         match self.kept {
-            Some(stack) => stack.taken.store(false, Ordering::Release),
+            Some(stack) => stack.is_taken.store(false, Ordering::Release),
             None => hash_table::unmap(self.low as *mut u8, BYTES),
         }
     }
@@ -100,24 +91,21 @@ impl Drop for Taken {
 
 /// A stack that nobody uses.
 pub fn take() -> Option<Taken> {
-    if let Some(stack) = STACKS.iter().find(|stack| stack.take()) {
-        if let Some(low) = stack.make() {
-            return Some(Taken { low, kept: Some(stack) });
-        }
-        stack.taken.store(false, Ordering::Release);
-    } else if let Some(low) = map() {
-        return Some(Taken { low, kept: None });
+    let Some(kept) = STACKS.iter().find(|stack| stack.take()) else {
+        return map().map(|low| Taken { low, kept: None });
+    };
+    if !kept.is_guarded.swap(true, Ordering::Relaxed) {
+        guard(kept.low());
     }
-    LAST.take().then(|| Taken { low: LAST_BYTES.0.get() as usize, kept: Some(&LAST) })
+    Some(Taken { low: kept.low(), kept: Some(kept) })
 }
 
 /// Whether this thread is on a separate stack: its own, or as a task.
 fn is_ours(sp: usize) -> bool {
-    let within = |low: usize| low != 0 && sp.wrapping_sub(low) < BYTES;
     // SAFETY: this thread's own.
-    within(unsafe { *elsewhere() })
-        || within(LAST_BYTES.0.get() as usize)
-        || STACKS.iter().any(|stack| within(stack.low.load(Ordering::Relaxed)))
+    let elsewhere = unsafe { *elsewhere() };
+    elsewhere != 0 && sp.wrapping_sub(elsewhere) < BYTES
+        || STACKS.as_ptr_range().contains(&(sp as *const Stack))
 }
 
 #[inline(always)]
@@ -170,36 +158,25 @@ pub fn run_elsewhere<R>(work: impl FnOnce() -> R) -> Option<R> {
 type Outcome<R> = Result<R, Box<dyn std::any::Any + Send>>;
 
 fn on<R>(stack: &Taken, work: impl FnOnce() -> R) -> Outcome<R> {
-    struct Task<F, R> {
-        work: Option<F>,
-        outcome: Option<Outcome<R>>,
-    }
-    extern "C" fn enter<F: FnOnce() -> R, R>(task: *mut c_void) {
-        // SAFETY: the task below.
-        let task = unsafe { &mut *task.cast::<Task<F, R>>() };
-        if let Some(work) = task.work.take() {
-            task.outcome = Some(panic_boundary::catch(work));
-        }
-    }
-    fn entry_of<F: FnOnce() -> R, R>(_: &Task<F, R>) -> extern "C" fn(*mut c_void) {
-        enter::<F, R>
-    }
-    let mut task = Task { work: Some(work), outcome: None };
-    let enter = entry_of(&task);
-    // SAFETY: this thread has taken the stack until the switch returns; `enter` gets the task that it
-    // expects.
+    let (mut work, mut outcome) = (Some(work), None);
+    let mut enter = || outcome = work.take().map(panic_boundary::catch);
+    let mut enter: &mut dyn FnMut() = &mut enter;
+    // SAFETY: this thread has taken the stack until the switch returns; `call` gets a closure.
     unsafe {
         let before = elsewhere().replace(stack.low);
-        switch(enter, (&raw mut task).cast(), stack.top());
+        switch(call, (&raw mut enter).cast(), stack.top());
         *elsewhere() = before;
     }
-    task.outcome.unwrap_or_else(|| Err(Box::new("work on a stack of ours did not end")))
+    outcome.unwrap_or_else(|| Err(Box::new("work on a stack of ours did not end")))
 }
+
+/// What [`switch`] calls.
+type Entry = unsafe extern "C" fn(*const c_void);
 
 /// Calls `work(data)` with the stack pointer at `top`. Unwinders follow the frame pointer.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void, top: usize) {
+unsafe extern "C" fn switch(work: Entry, data: *const c_void, top: usize) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         "endbr64",
@@ -222,7 +199,7 @@ unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void,
 
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void, top: usize) {
+unsafe extern "C" fn switch(work: Entry, data: *const c_void, top: usize) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         // `bti c`
@@ -254,13 +231,13 @@ mod tests {
     use crate::runtime::faults::tests::NO_PAGES;
 
     fn none_is_taken() -> bool {
-        STACKS.iter().all(|stack| !stack.taken.load(Ordering::Relaxed))
+        STACKS.iter().all(|stack| !stack.is_taken.load(Ordering::Relaxed))
     }
 
     /// In a child, whose stacks other tests do not use.
     fn alone(test: impl FnOnce() -> bool) {
         let test = || {
-            STACKS.iter().for_each(|stack| stack.taken.store(false, Ordering::Relaxed));
+            STACKS.iter().for_each(|stack| stack.is_taken.store(false, Ordering::Relaxed));
             test() && none_is_taken()
         };
         assert_eq!(testkit::in_child(test), Ok(true));
@@ -297,16 +274,11 @@ mod tests {
                 stack_pointer()
             });
             assert!(!is_ours(there.unwrap()), "it is unmapped");
+            assert!(reserve::is_used() == was_used);
             NO_PAGES.set(true);
-            let last = run_elsewhere(|| {
-                assert!(!LAST.take(), "the last one is in use");
-                stack_pointer()
-            });
-            assert!(last.is_some_and(is_ours) && reserve::is_used() == was_used);
-            assert!(LAST.take());
             assert_eq!(run_elsewhere(stack_pointer), None);
             assert!(reserve::is_used());
-            STACKS.iter().for_each(|stack| stack.taken.store(false, Ordering::Relaxed));
+            STACKS.iter().for_each(|stack| stack.is_taken.store(false, Ordering::Relaxed));
             true
         });
     }

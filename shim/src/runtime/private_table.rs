@@ -33,13 +33,12 @@ use crate::runtime::directory::each_name;
 use crate::runtime::faults::task_step_granted;
 use crate::runtime::panic_boundary;
 use crate::runtime::system;
-use crate::runtime::task::{self, SignalsBlocked, clone_on};
+use crate::runtime::task::{self, Place, SignalsBlocked};
 use crate::runtime::tls::{thread_cells, thread_pointer};
 use crate::runtime::uncancelled::uncancelled;
-use crate::runtime::{errno, futex, own_stack};
-use core::any::Any;
+use crate::runtime::{errno, own_stack};
 use core::cell::Cell;
-use core::ffi::{CStr, c_void};
+use core::ffi::CStr;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -171,63 +170,75 @@ pub fn run<R>(work: impl FnOnce(&Table) -> R) -> Result<R, NoTask> {
     })
 }
 
-/// Before Linux 5.9, and where a filter refuses `close_range`, the kernel makes tasks with a copy of the table.
-static COPIES: AtomicBool = AtomicBool::new(false);
+/// Whether the kernel makes each task with a copy of the table, which is then emptied: before Linux 5.9, and where a filter
+/// refuses `close_range`.
+static IS_COPIED: AtomicBool = AtomicBool::new(false);
 
-type Outcome<R> = Result<R, Box<dyn Any + Send>>;
-
-/// Passed to the task.
-struct Task<F, R> {
-    work: Option<F>,
-    copies: bool,
-    /// `None`: the table could not be left.
-    outcome: Option<Outcome<R>>,
-}
+/// Steps that may fail in tests.
+const CLOSE_RANGE: u8 = 0;
+const TASK: u8 = 1;
 
 fn run_in_task<R>(work: impl FnOnce(&Table) -> R) -> Result<R, NoTask> {
-    let copies = COPIES.load(Ordering::Relaxed);
-    let mut task = Task { work: Some(work), copies, outcome: None };
-    loop {
-        start(&mut task)?;
-        match task.outcome {
+    let (mut work, mut outcome) = (Some(work), None);
+    for is_copied in [IS_COPIED.load(Ordering::Relaxed), true] {
+        start(is_copied, &mut || {
+            if is_copied {
+                close_copies();
+            } else if !leave_table() {
+                IS_COPIED.store(true, Ordering::Relaxed);
+                return;
+            }
+            inside().set(true);
+            let work = work.take();
+            outcome = work.map(|work| panic_boundary::catch(|| work(&Table(PhantomData))));
+            inside().set(false);
+        })?;
+        match outcome.take() {
             Some(Ok(result)) => return Ok(result),
             Some(Err(payload)) => std::panic::resume_unwind(payload),
-            None => task.copies = true,
+            None => {}
         }
     }
+    Err(NoTask { errno: libc::EPERM })
 }
 
-/// Runs the task, and waits for its end.
-fn start<F: FnOnce(&Table) -> R, R>(task: &mut Task<F, R>) -> Result<(), NoTask> {
-    unsafe extern "C" fn enter<F: FnOnce(&Table) -> R, R>(task: *const c_void) {
-        // SAFETY: the task below; the caller waits meanwhile.
-        let task = unsafe { &mut *task.cast_mut().cast::<Task<F, R>>() };
-        if task.copies {
-            close_copies();
-        } else if !leave_table() {
-            COPIES.store(true, Ordering::Relaxed);
-            return;
-        }
-        if let Some(work) = task.work.take() {
-            inside().set(true);
-            task.outcome = Some(panic_boundary::catch(|| work(&Table(PhantomData))));
-            inside().set(false);
-        }
-    }
-    let files = if task.copies { 0 } else { libc::CLONE_FILES };
+/// How often a task is tried to be made: the limits on tasks may be reached for a moment.
+const TRIES: u32 = 3;
+
+/// Runs `enter` in a task, and waits for its end. `is_copied`: it gets a copy of the table.
+fn start(is_copied: bool, mut enter: &mut dyn FnMut()) -> Result<(), NoTask> {
+    let files = if is_copied { 0 } else { libc::CLONE_FILES };
     let stack = own_stack::take().ok_or(NoTask { errno: libc::ENOMEM })?;
-    // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
-    let top = stack.top() - 64;
     let _blocked = SignalsBlocked::new();
-    // SAFETY: `enter` gets the task that it expects, which outlives the call.
-    unsafe { clone_and_wait(files, top, enter::<F, R>, (&raw mut *task).cast()) }
+    for left in (0..TRIES).rev() {
+        let number = AtomicU32::new(0);
+        // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
+        let top = stack.top() - 64;
+        let place = Place { stack: top, thread_pointer: thread_pointer(), number: &number };
+        let made = match task_step_granted(TASK) {
+            // SAFETY: `call` gets a closure. This thread waits while the task uses its storage.
+            true => unsafe { task::start(files, place, task::call, (&raw mut enter).cast()) },
+            false => Err(libc::EAGAIN),
+        };
+        match made {
+            Ok(task) => {
+                task::wait(&number, task, None);
+                return Ok(());
+            }
+            Err(libc::EAGAIN | libc::ENOMEM) if left > 0 => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(errno) => return Err(NoTask { errno }),
+        }
+    }
+    Err(NoTask { errno: libc::EAGAIN })
 }
 
-/// Leaves the table of the process for an empty one of the task's own. False: refused.
+/// Leaves the table of the process for one of the task's own. False: refused.
 fn leave_table() -> bool {
     const CLOSE_RANGE_UNSHARE: u32 = 2;
     // SAFETY: takes no pointers; makes a table for this task, and closes what is in that one.
-    task_step_granted(0)
+    task_step_granted(CLOSE_RANGE)
         && unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, CLOSE_RANGE_UNSHARE) } == 0
 }
 
@@ -252,45 +263,6 @@ fn close_copies() {
             }
         }
     }
-}
-
-/// How often a task is tried to be made: the limits on tasks may be reached for a moment.
-const TRIES: u32 = 3;
-
-/// Runs `enter(data)` in a new task on the stack below `top`, and returns after its end.
-///
-/// # Safety
-/// `enter` may be called with `data`, on this thread. The stack is used by nobody else.
-unsafe fn clone_and_wait(
-    files: i32,
-    top: usize,
-    enter: unsafe extern "C" fn(*const c_void),
-    data: *const c_void,
-) -> Result<(), NoTask> {
-    let number = AtomicU32::new(0);
-    for left in (0..TRIES).rev() {
-        let flags = task::SHARED | files;
-        let made = match task_step_granted(1) {
-            // SAFETY: the caller's contract. This thread waits while the task uses its storage.
-            true => unsafe { clone_on(flags, top, number.as_ptr(), thread_pointer(), enter, data) },
-            false => -(libc::EAGAIN as isize),
-        };
-        match (u32::try_from(made), -made as i32) {
-            (Ok(task), _) => {
-                let is = || number.load(Ordering::Acquire) == task;
-                while is() {
-                    futex::wait_for_kernel(&number, task, Duration::from_secs(1));
-                }
-                task::wait_for_end(task);
-                return Ok(());
-            }
-            (_, libc::EAGAIN | libc::ENOMEM) if left > 0 => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            (_, errno) => return Err(NoTask { errno }),
-        }
-    }
-    Err(NoTask { errno: libc::EAGAIN })
 }
 
 #[cfg(all(test, not(miri)))]
@@ -322,9 +294,9 @@ mod tests {
 
     #[test]
     fn each_way_leads_to_an_empty_table() {
-        for copies in [false, true] {
+        for is_copied in [false, true] {
             let ended = in_child(|| {
-                COPIES.store(copies, Ordering::Relaxed);
+                IS_COPIED.store(is_copied, Ordering::Relaxed);
                 let many: Vec<_> =
                     (0..200).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
                 let (number, text) = first_file();
@@ -337,9 +309,9 @@ mod tests {
                     && number < 4
                     && at_limit
                     && is_unseen()
-                    && COPIES.load(Ordering::Relaxed) == copies
+                    && IS_COPIED.load(Ordering::Relaxed) == is_copied
             });
-            assert_eq!(ended, Ok(true), "copies: {copies}");
+            assert_eq!(ended, Ok(true), "copied: {is_copied}");
         }
     }
 
@@ -414,20 +386,20 @@ mod tests {
         let path = std::env::temp_dir().join(format!("vramtrace-locked-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        for copies in [false, true] {
+        for is_copied in [false, true] {
             // SAFETY: a struct for which zeros are a value; in a child that is forked here.
             let ended = in_child(|| unsafe {
                 let mut lock: libc::flock = std::mem::zeroed();
                 lock.l_type = libc::F_WRLCK as i16;
                 assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &lock), 0);
-                COPIES.store(copies, Ordering::Relaxed);
+                IS_COPIED.store(is_copied, Ordering::Relaxed);
                 run(|table| drop(table.open(&name, libc::O_RDWR, 0).unwrap())).unwrap();
                 in_child(|| {
                     libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock) == 0
                         && lock.l_type == libc::F_WRLCK as i16
                 }) == Ok(true)
             });
-            assert_eq!(ended, Ok(true), "copies: {copies}");
+            assert_eq!(ended, Ok(true), "copied: {is_copied}");
         }
         std::fs::remove_file(path).unwrap();
     }

@@ -50,11 +50,8 @@ fn find_room(sp: usize, room: usize) -> bool {
     if !(low..high).contains(&sp) || sp - low <= room {
         return false;
     }
-    if of_main_thread(sp).is_none() {
-        return false;
-    }
-    // The main thread's stack grows on access, within limits. Only mapped pages are certain. It is
-    // grown by more than is needed, so that deeper calls need not check again.
+    // The main thread's: another's is certain down to its end. It grows on access, within limits. Only mapped pages are
+    // certain. It is grown by more than is needed, so that deeper calls need not check again.
     let lowest = sp - room - PAGE;
     let reached = match is_mapped(lowest) {
         true => Some(lowest),
@@ -164,17 +161,20 @@ fn descriptor_words() -> Option<usize> {
     const NONE: NonZeroUsize = NonZeroUsize::MAX;
     static BYTES: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let bytes = BYTES.get_or_init(|| {
-        let variable = elf::startup_variable(b"_thread_db_sizeof_pthread");
-        let bytes = match variable {
-            // SAFETY: a constant of the C library's.
-            Some((at, _)) => unsafe { *(at as *const u32) },
-            // glibc 2.35 has this function. It was looked for at load; a search takes more of a small stack.
-            None if loader::find_object().is_none() => BEFORE,
-            None => 0,
-        };
+        let bytes = for_debuggers(b"_thread_db_sizeof_pthread", 0, BEFORE).unwrap_or(0);
         NonZeroUsize::new(bytes as usize).unwrap_or(NONE)
     });
     (bytes != NONE).then_some(bytes.get() / size_of::<usize>())
+}
+
+/// A number of a variable that the C library exports for debuggers from glibc 2.34 on. Before, it was always `before`.
+pub(super) fn for_debuggers(variable: &[u8], number: usize, before: u32) -> Option<u32> {
+    match elf::startup_variable(variable) {
+        // SAFETY: constants of the C library's.
+        Some((at, _)) => Some(unsafe { *(at as *const u32).wrapping_add(number) }),
+        // glibc 2.35 has this function. It was looked for at load; a search takes more of a small stack.
+        None => loader::find_object().is_none().then_some(before),
+    }
 }
 
 fn of_main_thread(sp: usize) -> Option<(usize, usize)> {

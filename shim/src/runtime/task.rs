@@ -1,4 +1,7 @@
-//! A task: a thread of the kernel that the C library does not count, made for one piece of work.
+//! A task: a thread of the kernel that the C library does not count, made for one piece of work. It has all in common
+//! with the thread that makes it, but for the stack and what [`Place`] says. There are two kinds: one that opens files
+//! leaves the table of descriptors and must end before its thread goes on (`runtime/private_table.rs`); one that calls
+//! NVML keeps the table, and may be left behind (`driver/nvml_thread.rs`). The second needs storage:
 //!
 //! The C library ends the process with the last thread that it made. If that were a thread of this library,
 //! the program's `exit` handlers would run on it. So this library keeps none, but the storage of one: a
@@ -8,12 +11,12 @@
 //! Making a task takes no lock of the C library and calls no malloc; making the storage does.
 //!
 //! The kernel stores the task's number in the control block, as for a thread (locks name their owner by
-//! it), and clears it at the task's end. The word is found when the storage is made: it held the thread's
-//! number, and was cleared.
+//! it), and clears it at the task's end. The C library says to debuggers where the word is.
 
 use crate::runtime::hash_table::{pages, unmap};
+use crate::runtime::stack_bounds::for_debuggers;
 use crate::runtime::tls::thread_pointer;
-use crate::runtime::{elf, futex};
+use crate::runtime::{elf, errno, futex, loader};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -33,8 +36,8 @@ const BELOW: usize = 512;
 const LOOKS: u32 = 1000;
 /// Before others may run.
 const LOOKS_AT_ONCE: u32 = 20;
-/// Words of the control block that may hold the thread's number.
-const WORDS: usize = 8;
+/// Where a thread's number is in its control block, in glibc before 2.34, which does not say it.
+const NUMBER_AT: u32 = if cfg!(target_arch = "aarch64") { 208 } else { 720 };
 
 /// Of the first form of the kernel's area, which every kernel takes.
 const SEQUENCES_SIZE: u32 = 32;
@@ -46,12 +49,6 @@ const SYS_RSEQ: libc::c_long = 293;
 const SEQUENCES_SIGNATURE: u32 = 0x5305_3053;
 #[cfg(target_arch = "aarch64")]
 const SEQUENCES_SIGNATURE: u32 = 0xd428_bc00;
-
-/// The control block of a thread, from the thread pointer on (x86-64) or before it.
-#[cfg(target_arch = "x86_64")]
-const CONTROL_BLOCK: core::ops::Range<isize> = 0..0x900;
-#[cfg(target_arch = "aarch64")]
-const CONTROL_BLOCK: core::ops::Range<isize> = -0x1000..0;
 
 /// The storage of a thread that has ended, for one task at a time.
 pub struct Storage {
@@ -65,15 +62,17 @@ pub struct Storage {
     work: Cell<Option<Work>>,
 }
 
-/// What the task calls, and with what.
-type Work = (fn(*mut c_void), *mut c_void);
+/// What a task does that may be left behind.
+pub type Work = Box<dyn FnOnce() + Send>;
 
 /// What a new thread states about itself.
 #[derive(Default)]
 struct Birth {
     thread_pointer: AtomicUsize,
     frame: AtomicUsize,
-    words: [AtomicUsize; WORDS],
+    /// Where its number is; 0: not found.
+    number_at: AtomicUsize,
+    /// The last that it states.
     number: AtomicU32,
 }
 
@@ -91,39 +90,32 @@ impl Storage {
             return None;
         }
         let until = Instant::now() + PATIENCE;
-        if !sleep_until(until, || birth.number.load(Ordering::Acquire) != 0) {
-            return None;
-        }
-        let cleared = || birth.words.iter().find_map(Birth::cleared);
-        if !sleep_until(until, || cleared().is_some()) {
-            return None;
-        }
-        wait_for_end(birth.number.load(Ordering::Relaxed));
+        let task = || birth.number.load(Ordering::Acquire);
+        sleep_until(until, || task() != 0).then_some(())?;
+        let at = birth.number_at.load(Ordering::Relaxed) as *mut u32;
+        // SAFETY: a word of the control block, which stays: the thread is never joined.
+        let number = (!at.is_null()).then(|| unsafe { AtomicU32::from_ptr(at) })?;
+        wait(number, task(), Some(until)).then_some(())?;
         let thread_pointer = birth.thread_pointer.load(Ordering::Relaxed);
         let stack = (birth.frame.load(Ordering::Relaxed) - BELOW) & !63;
         let sequences = sequences(thread_pointer);
-        Some(Storage {
-            thread_pointer,
-            stack,
-            number: cleared()?,
-            sequences,
-            work: Cell::new(None),
-        })
+        Some(Storage { thread_pointer, stack, number, sequences, work: Cell::new(None) })
     }
 
-    /// Starts a task that calls `run`, and returns its number. `None`: the system makes no task now.
-    /// No other task may use this storage.
+    /// Starts a task, and returns its number. `None`: the system makes no task now.
     ///
     /// # Safety
-    /// `run` may be called with `argument` on any thread.
-    pub unsafe fn start(&'static self, run: fn(*mut c_void), argument: *mut c_void) -> Option<u32> {
-        self.work.set(Some((run, argument)));
-        let (number, own) = (self.number.as_ptr(), (&raw const *self).cast());
-        let flags = SHARED | libc::CLONE_FILES;
+    /// No other task may use this storage.
+    pub unsafe fn start(&'static self, work: Work) -> Option<u32> {
+        self.work.set(Some(work));
+        let Storage { stack, thread_pointer, number, .. } = *self;
+        let place = Place { stack, thread_pointer, number };
         // SAFETY: the storage is never freed, and the caller states that no task uses it.
-        let made =
-            unsafe { clone_on(flags, self.stack, number, self.thread_pointer, run_task, own) };
-        u32::try_from(made).ok()
+        let task = unsafe { start(libc::CLONE_FILES, place, run_task, (&raw const *self).cast()) };
+        if task.is_err() {
+            self.work.take();
+        }
+        task.ok()
     }
 
     /// Whether there is no task, or it runs no more.
@@ -131,23 +123,9 @@ impl Storage {
         self.number.load(Ordering::Acquire) == 0
     }
 
-    /// Waits until the task has ended, and the system counts it no more. False: the time is over.
+    /// See [`wait`].
     pub fn wait(&self, task: u32, until: Instant) -> bool {
-        for _ in 0..SPINS {
-            if self.is_free() {
-                break;
-            }
-            core::hint::spin_loop();
-        }
-        while !self.is_free() {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            futex::wait_for_kernel(self.number, task, left);
-        }
-        wait_for_end(task);
-        true
+        wait(self.number, task, Some(until))
     }
 }
 
@@ -159,18 +137,8 @@ unsafe extern "C" fn run_task(storage: *const c_void) {
         // SAFETY: the C library's own area of this storage, which no other task has registered.
         unsafe { libc::syscall(SYS_RSEQ, area, SEQUENCES_SIZE, 0, SEQUENCES_SIGNATURE) };
     }
-    if let Some((run, argument)) = storage.work.take() {
-        run(argument);
-    }
-}
-
-impl Birth {
-    /// The word, if it was a number and is cleared.
-    fn cleared(word: &AtomicUsize) -> Option<&'static AtomicU32> {
-        let at = word.load(Ordering::Relaxed) as *mut u32;
-        // SAFETY: an aligned word of the control block, which stays: the thread is never joined.
-        let word = (!at.is_null()).then(|| unsafe { AtomicU32::from_ptr(at) })?;
-        (word.load(Ordering::Acquire) == 0).then_some(word)
+    if let Some(work) = storage.work.take() {
+        work();
     }
 }
 
@@ -179,18 +147,14 @@ extern "C" fn be_born(birth: *mut c_void) -> *mut c_void {
     // SAFETY: leaked by `Storage::make`.
     let birth = unsafe { &*birth.cast::<Birth>() };
     let number = thread_number();
-    let here = (&raw const number).addr();
-    let pointer = thread_pointer();
-    birth.thread_pointer.store(pointer, Ordering::Relaxed);
-    birth.frame.store(here, Ordering::Relaxed);
-    let mut found = birth.words.iter();
-    for offset in CONTROL_BLOCK.step_by(4) {
-        let word = pointer.wrapping_add_signed(offset);
-        // SAFETY: within the control block, or in the part of this thread's stack below it.
-        if word > here && unsafe { (word as *const u32).read_volatile() } == number {
-            found.next().inspect(|slot| slot.store(word, Ordering::Relaxed));
-        }
-    }
+    birth.thread_pointer.store(thread_pointer(), Ordering::Relaxed);
+    birth.frame.store((&raw const number).addr(), Ordering::Relaxed);
+    // SAFETY: takes no arguments.
+    let block = unsafe { libc::pthread_self() } as usize;
+    let at = for_debuggers(b"_thread_db_pthread_tid", 2, NUMBER_AT).map(|at| block + at as usize);
+    // SAFETY: a word of this thread's control block.
+    let is_it = |at: &usize| unsafe { (*at as *const u32).read_volatile() } == number;
+    birth.number_at.store(at.filter(is_it).unwrap_or(0), Ordering::Relaxed);
     birth.number.store(number, Ordering::Release);
     null_mut()
 }
@@ -251,18 +215,35 @@ fn sleep_until(until: Instant, is: impl Fn() -> bool) -> bool {
     true
 }
 
-/// A task that runs no more is counted until the kernel has removed it, a few microseconds later.
-pub fn wait_for_end(task: u32) {
+/// Waits until the task has ended, and the system counts it no more: that takes the kernel a few microseconds after the
+/// end. False: the time is over.
+pub fn wait(number: &AtomicU32, task: u32, until: Option<Instant>) -> bool {
+    const LONG: Duration = Duration::from_secs(1);
+    let runs = || number.load(Ordering::Acquire) == task;
+    for _ in 0..SPINS {
+        if !runs() {
+            break;
+        }
+        core::hint::spin_loop();
+    }
+    while runs() {
+        let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return false;
+        }
+        futex::wait_for_kernel(number, task, left);
+    }
     for look in 0..LOOKS {
         // SAFETY: signal 0 is not sent.
         if unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), task, 0) } != 0 {
-            return;
+            break;
         }
         match look {
             ..LOOKS_AT_ONCE => core::hint::spin_loop(),
             _ => std::thread::yield_now(),
         }
     }
+    true
 }
 
 pub fn thread_number() -> u32 {
@@ -285,28 +266,39 @@ pub struct SignalsBlocked {
 impl SignalsBlocked {
     #[expect(clippy::new_without_default, reason = "it acts")]
     pub fn new() -> SignalsBlocked {
-        let (blocked, mut before) = (!(1 << (libc::SIGSYS - 1)), 0);
-        let is_changed = change_mask(libc::SIG_BLOCK, blocked, &mut before);
-        SignalsBlocked { before: is_changed.then_some(before) }
+        SignalsBlocked { before: change_mask(libc::SIG_BLOCK, !(1 << (libc::SIGSYS - 1))) }
     }
 }
 
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            change_mask(libc::SIG_SETMASK, before, null_mut());
+            change_mask(libc::SIG_SETMASK, before);
         }
     }
 }
 
-fn change_mask(how: c_int, mask: u64, before: *mut u64) -> bool {
-    let size = size_of::<u64>();
+/// Changes this thread's signal mask. Returns the one before; `None`: it could not be changed.
+pub fn change_mask(how: c_int, mask: u64) -> Option<u64> {
+    let mut before = 0u64;
     // SAFETY: masks of the kernel's size.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, before, size) == 0 }
+    let changed = unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, 8)
+    };
+    (changed == 0).then_some(before)
+}
+
+/// Calls the closure that `closure` points to: for a task, or on another stack.
+///
+/// # Safety
+/// It is a `&mut dyn FnMut()` that nobody else uses meanwhile.
+pub unsafe extern "C" fn call(closure: *const c_void) {
+    // SAFETY: as the caller states.
+    unsafe { (*closure.cast_mut().cast::<&mut dyn FnMut()>())() }
 }
 
 /// What a task shares with the process, apart from the table of descriptors (`CLONE_FILES`).
-pub const SHARED: c_int = libc::CLONE_VM
+const SHARED: c_int = libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_SIGHAND
     | libc::CLONE_THREAD
@@ -315,101 +307,60 @@ pub const SHARED: c_int = libc::CLONE_VM
     | libc::CLONE_PARENT_SETTID
     | libc::CLONE_CHILD_CLEARTID;
 
-/// Makes a task that runs `run(argument)` on this stack. Its number, which is also stored in `number`
-/// and cleared at the task's end; or a negative error.
+/// What a task has for itself.
+pub struct Place<'a> {
+    /// The upper end of its stack.
+    pub stack: usize,
+    pub thread_pointer: usize,
+    /// Where the kernel stores its number, and clears it at its end.
+    pub number: &'a AtomicU32,
+}
+
+/// Starts a task that runs `run(argument)`. Returns its number. `Err`: errno. `files`: whether it shares the table of
+/// descriptors (`CLONE_FILES`), or gets a copy.
 ///
-/// Stacks of the task end here: what lies above on its stack are no frames of this function, and an allocator that
-/// records stacks would go on through them.
+/// The C library marks that the task's frames end there, for an allocator that records stacks.
 ///
 /// # Safety
-/// Nobody uses the stack and what the thread pointer points to, until the task has ended. `run` may be
-/// called with `argument`.
-pub unsafe fn clone_on(
-    flags: c_int,
-    stack: usize,
-    number: *mut u32,
-    tls: usize,
+/// Nobody uses the place until the task has ended. `run` may be called with `argument`.
+pub unsafe fn start(
+    files: c_int,
+    place: Place<'_>,
     run: unsafe extern "C" fn(*const c_void),
     argument: *const c_void,
-) -> isize {
-    let made;
-    // SAFETY: as the caller states. The task begins at `syscall`, on its own stack, and ends here.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            "test rax, rax",
-            "jnz 2f",
-            "xor ebp, ebp",
-            "mov rdi, r12",
-            ".cfi_remember_state",
-            ".cfi_undefined rip",
-            "call r13",
-            "xor edi, edi",
-            "mov eax, {exit}",
-            "syscall",
-            "ud2",
-            ".cfi_restore_state",
-            "2:",
-            exit = const libc::SYS_exit,
-            inlateout("rax") libc::SYS_clone as isize => made,
-            in("rdi") flags as usize,
-            in("rsi") stack,
-            in("rdx") number,
-            in("r10") number,
-            in("r8") tls,
-            in("r12") argument,
-            in("r13") run,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    // SAFETY: as above; the task begins after `svc`.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        core::arch::asm!(
-            "svc 0",
-            "cbnz x0, 2f",
-            "mov x29, xzr",
-            "mov x0, x20",
-            ".cfi_remember_state",
-            ".cfi_undefined x30",
-            "blr x21",
-            "mov x0, xzr",
-            "mov x8, {exit}",
-            "svc 0",
-            "brk 1",
-            ".cfi_restore_state",
-            "2:",
-            exit = const libc::SYS_exit,
-            in("x8") libc::SYS_clone,
-            inlateout("x0") flags as isize => made,
-            in("x1") stack,
-            in("x2") number,
-            in("x3") tls,
-            in("x4") number,
-            in("x20") argument,
-            in("x21") run,
-            options(nostack),
-        );
-    }
-    made
+) -> Result<u32, i32> {
+    /// The last argument is where the number is cleared.
+    type Clone = unsafe extern "C" fn(
+        unsafe extern "C" fn(*const c_void),
+        usize,
+        c_int,
+        *const c_void,
+        *mut u32,
+        usize,
+        *mut u32,
+    ) -> c_int;
+    let clone = loader::clone().ok_or(libc::ENOSYS)?;
+    let (flags, number) = (SHARED | files, place.number.as_ptr());
+    // SAFETY: the C library's function.
+    let clone = unsafe { core::mem::transmute::<usize, Clone>(clone) };
+    // SAFETY: as the caller states.
+    let made =
+        unsafe { clone(run, place.stack, flags, argument, number, place.thread_pointer, number) };
+    u32::try_from(made).map_err(|_| errno::get())
 }
 
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
-    #[repr(C)]
+    #[derive(Default)]
     struct Seen {
         number: AtomicU32,
         pointer: AtomicUsize,
     }
 
-    fn look(seen: *mut c_void) {
-        // SAFETY: the test's own, which waits for the task.
-        let seen = unsafe { &*seen.cast::<Seen>() };
+    fn look(seen: &Seen) {
         seen.number.store(thread_number(), Ordering::Relaxed);
         seen.pointer.store(thread_pointer(), Ordering::Relaxed);
         // The C library's locks know the task by its number.
@@ -450,15 +401,13 @@ mod tests {
             let _blocked = SignalsBlocked::new();
             // SAFETY: the stack is the task's alone; this thread waits while the task uses its storage.
             let task = unsafe {
-                let (top, number) = (top as usize & !15, number.as_ptr());
-                let flags = SHARED | libc::CLONE_FILES;
-                clone_on(flags, top, number, thread_pointer(), walk, null_mut())
+                let (stack, thread_pointer) = (top as usize & !15, thread_pointer());
+                let place = Place { stack, thread_pointer, number: &number };
+                start(libc::CLONE_FILES, place, walk, null_mut())
             };
-            while number.load(Ordering::Acquire) != 0 {
-                futex::wait_for_kernel(&number, task as u32, Duration::from_millis(10));
-            }
+            let has_ended = wait(&number, task.unwrap(), None);
             let frames = FRAMES.load(Ordering::Relaxed);
-            task > 0 && (1..20).contains(&frames)
+            has_ended && (1..20).contains(&frames)
         });
         assert_eq!(ended, Ok(true));
     }
@@ -468,9 +417,10 @@ mod tests {
         let storage: &'static Storage = Box::leak(Box::new(Storage::make().unwrap()));
         let mut tasks = Vec::new();
         for _ in 0..100 {
-            let seen = Seen { number: AtomicU32::new(0), pointer: AtomicUsize::new(0) };
-            // SAFETY: `seen` stays until the task has ended.
-            let task = unsafe { storage.start(look, (&raw const seen).cast_mut().cast()) }.unwrap();
+            let seen = Arc::new(Seen::default());
+            let theirs = Arc::clone(&seen);
+            // SAFETY: the task before has ended.
+            let task = unsafe { storage.start(Box::new(move || look(&theirs))) }.unwrap();
             assert!(storage.wait(task, Instant::now() + PATIENCE));
             assert_eq!(seen.number.load(Ordering::Relaxed), task);
             assert_eq!(seen.pointer.load(Ordering::Relaxed), storage.thread_pointer);

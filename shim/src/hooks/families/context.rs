@@ -6,7 +6,7 @@ use super::{launch, torch_calls};
 use crate::hooks::call::attribution::{TrackedCall, nameless, sharing, watched_by};
 use crate::hooks::call::request::refuse_at;
 use crate::hooks::process::nvml_reading::FigureBefore;
-use crate::hooks::process::nvml_reading::reader::{self, NvmlReader};
+use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::oom::keep_exit_status;
 use crate::hooks::process::refresh::{refresh_before_refusal, refresh_usage};
 use crate::hooks::process::state;
@@ -28,7 +28,7 @@ pub fn init(call: Call<impl Row>) -> CUresult {
     let result = call.forward();
     // NVML is opened even without a cap: one may be set later.
     if result == CUDA_SUCCESS {
-        reader::open();
+        call.p.nvml.open();
         keep_exit_status();
     }
     result

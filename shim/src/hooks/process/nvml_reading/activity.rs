@@ -69,11 +69,23 @@ impl ActivityGuard {
 }
 
 impl DeviceReadings {
+    /// Since the last reading, if there was one.
+    pub(super) fn age_ns(&self, now_ns: u64) -> u64 {
+        match self.read_ns.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            read_ns => now_ns.saturating_sub(read_ns),
+        }
+    }
+
     /// Whether the last reading is younger than `times` its duration.
-    fn was_read_within(&self, times: u64, now_ns: u64) -> bool {
-        let (read_ns, duration_ns) =
-            (self.read_ns.load(Ordering::Relaxed), self.read_duration_ns.load(Ordering::Relaxed));
-        read_ns != 0 && now_ns.saturating_sub(read_ns) < duration_ns.saturating_mul(times)
+    pub(super) fn was_read_within(&self, times: u64, now_ns: u64) -> bool {
+        let duration_ns = self.read_duration_ns.load(Ordering::Relaxed);
+        self.age_ns(now_ns) < duration_ns.saturating_mul(times)
+    }
+
+    /// Whether calls wait for a reading.
+    pub(super) fn is_awaited(&self, now_ns: u64) -> bool {
+        !self.was_read_within(SPACING, now_ns) && self.account.lock().waits()
     }
 
     /// The kinds of the calls in progress; one call of the kind `except` is not counted.
@@ -100,7 +112,7 @@ impl NvmlReader {
         if !NvmlReader::is_wanted(p) {
             return None;
         }
-        let watched = self.devices.get(device.id.0 as usize)?;
+        let watched = self.of(device.id)?;
         let doing = call.doing;
         if !always_read(doing) && !watched.present.load(Ordering::Relaxed) {
             return None;
@@ -131,13 +143,6 @@ impl NvmlReader {
         false
     }
 
-    /// Whether calls wait for a reading that may be made now.
-    pub(super) fn is_awaited(&self, p: &Process, watched: &DeviceReadings, now_ns: u64) -> bool {
-        !watched.was_read_within(SPACING, now_ns)
-            && watched.account.lock().waits()
-            && self.is_within_budget(p)
-    }
-
     pub(super) fn is_within_budget(&self, p: &Process) -> bool {
         let advance_ns = match self.readings.load(Ordering::Relaxed) < FIRST_READINGS {
             true => ADVANCE_OF_FIRST_NS,
@@ -165,16 +170,14 @@ impl NvmlReader {
     /// Notes a call whose effect may appear only at the next reading of this device, for example on a
     /// peer device.
     pub fn wait_for(&self, device: DeviceId, call: Followed) {
-        if let Some(watched) = self.devices.get(device.0 as usize) {
+        if let Some(watched) = self.of(device) {
             watched.account.lock().wait(call);
         }
     }
 
     /// The time of the device's last reading.
     pub fn read_ns(&self, device: DeviceId) -> u64 {
-        self.devices
-            .get(device.0 as usize)
-            .map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
+        self.of(device).map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
     }
 
     /// Attributes the growth that a reading showed, after it was charged. Returns whether an event was
@@ -223,7 +226,7 @@ impl NvmlReader {
 
     /// Adds what was taken to the device's account, and records it.
     pub fn book(&self, p: &Process, device: DeviceId, maker: Originator, bytes: u64) {
-        let Some(watched) = self.devices.get(device.0 as usize).filter(|_| bytes > 0) else {
+        let Some(watched) = self.of(device).filter(|_| bytes > 0) else {
             return;
         };
         let mut account = watched.account.lock();
@@ -245,7 +248,7 @@ impl NvmlReader {
 
     /// A context has ended: removes the bytes that the driver took in it.
     pub fn context_ended(&self, p: &Process, device: DeviceId, context: ContextId) {
-        if let Some(watched) = self.devices.get(device.0 as usize) {
+        if let Some(watched) = self.of(device) {
             watched.change(p, device, |account, report| account.context_ended(context, report));
         }
     }
@@ -269,7 +272,7 @@ impl NvmlReader {
         epoch: u32,
         all: &mut Vec<SummaryDriver>,
     ) -> Result<(), NoMemory> {
-        let Some(watched) = self.devices.get(device.0 as usize) else { return Ok(()) };
+        let Some(watched) = self.of(device) else { return Ok(()) };
         let account = watched.account.lock();
         for moment in [SummaryMoment::Peak, SummaryMoment::End] {
             let makers = match moment {

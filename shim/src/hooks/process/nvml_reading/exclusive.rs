@@ -10,19 +10,16 @@ use crate::driver::functions::driver;
 use crate::driver::nvml::{Figure, Nvml};
 use crate::hooks::process::state::Process;
 use crate::model::devices::Device;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use once_cell::race::OnceBool;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const CU_DEVICE_ATTRIBUTE_COMPUTE_MODE: u32 = 20;
 const CU_COMPUTEMODE_EXCLUSIVE_PROCESS: i32 = 3;
 
-const NOT_KNOWN: u8 = 0;
-const SHARED: u8 = 1;
-const ALONE: u8 = 2;
-
 #[derive(Default)]
 pub(super) struct Exclusive {
-    /// NOT_KNOWN, SHARED or ALONE.
-    known: AtomicU8,
+    /// Whether no other process can use the card, once it was asked.
+    is_alone: OnceBool,
     /// The card's used bytes before the first context, plus 1; 0: not known.
     before: AtomicU64,
 }
@@ -37,26 +34,21 @@ impl Exclusive {
     }
 
     /// The figure of this process where NVML lists no process with its pid.
-    pub fn figure(&self, p: &Process, device: &Device, nvml: &Nvml, handle: NvmlDevice) -> Figure {
+    pub fn figure(&self, p: &Process, device: &Device, nvml: Nvml, handle: NvmlDevice) -> Figure {
         let before = self.before.load(Ordering::Relaxed);
         if before == 0 || !self.is_alone(p, device, nvml, handle) {
             return Figure::Absent;
         }
-        match inside(|| nvml.memory(handle)) {
-            Some(memory) => Figure::Bytes(memory.used.saturating_add(1).saturating_sub(before)),
-            None => Figure::Absent,
-        }
+        nvml.memory(handle).map_or(Figure::Absent, |memory| {
+            Figure::Bytes(memory.used.saturating_add(1).saturating_sub(before))
+        })
     }
 
-    fn is_alone(&self, p: &Process, device: &Device, nvml: &Nvml, handle: NvmlDevice) -> bool {
-        match self.known.load(Ordering::Relaxed) {
-            NOT_KNOWN => {}
-            known => return known == ALONE,
-        }
-        let own_slice = || device.mig && inside(|| nvml.processes(handle)).len() <= 1;
-        let alone = p.config.exclusive || is_in_exclusive_mode(device) || own_slice();
-        self.known.store(if alone { ALONE } else { SHARED }, Ordering::Relaxed);
-        alone
+    fn is_alone(&self, p: &Process, device: &Device, nvml: Nvml, handle: NvmlDevice) -> bool {
+        self.is_alone.get_or_init(|| {
+            let own_slice = || device.mig && nvml.processes(handle).len() <= 1;
+            p.config.exclusive || is_in_exclusive_mode(device) || own_slice()
+        })
     }
 }
 

@@ -19,7 +19,6 @@ pub mod activity;
 mod exclusive;
 pub mod reader;
 
-use crate::driver::depth::inside;
 use crate::driver::nvml::Figure;
 use crate::hooks::process::nvml_reading::activity::AttributedReading;
 use crate::hooks::process::nvml_reading::reader::{NvmlReader, pid};
@@ -106,18 +105,15 @@ impl NvmlReader {
             return;
         }
         let Some(device) = self.whose_turn(p) else { return };
-        let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
+        let Some(watched) = self.of(device.id) else { return };
         let now = p.clock.now_ns();
-        let rested = now.saturating_sub(watched.read_ns.load(Ordering::Relaxed));
-        let duration = watched.read_duration_ns.load(Ordering::Relaxed);
         let requested = self.next_ns.swap(1, Ordering::Relaxed) == 0;
         let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
         let least = if p.block_sampling.is_some() { RESTED_NS_SAMPLED } else { RESTED_NS };
-        let idle = rested >= least.max(duration.saturating_mul(COST_SHARE));
-        let busy = moved >= MUCH
-            && rested >= duration.saturating_mul(COST_SHARE_MOVED)
-            && self.is_within_budget(p);
-        if requested || idle || busy || self.is_awaited(p, watched, now) {
+        let is_idle = watched.age_ns(now) >= least && !watched.was_read_within(COST_SHARE, now);
+        let is_busy = moved >= MUCH && !watched.was_read_within(COST_SHARE_MOVED, now);
+        let is_wanted = || (is_busy || watched.is_awaited(now)) && self.is_within_budget(p);
+        if requested || is_idle || is_wanted() {
             self.read_within_budget(p, device, || (), None);
         }
     }
@@ -126,8 +122,7 @@ impl NvmlReader {
     fn whose_turn<'p>(&self, p: &'p Process) -> Option<&'p Device> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
         let with_context = || p.devices.all().filter(|device| p.contexts.any_on(device.id));
-        let count = with_context().count();
-        if count == 0 { None } else { with_context().nth(turn % count) }
+        with_context().nth(turn % with_context().count().max(1))
     }
 
     /// Whether a cap or a trace uses the figure. If not, NVML is not called.
@@ -138,36 +133,28 @@ impl NvmlReader {
     /// Whether the last reading is recent enough for a refusal, and no call since can have changed the
     /// figure.
     pub fn is_fresh(&self, p: &Process, device: DeviceId) -> bool {
-        let Some(watched) = self.devices.get(device.0 as usize) else { return false };
-        let read_ns = watched.read_ns.load(Ordering::Relaxed);
-        let duration = watched.read_duration_ns.load(Ordering::Relaxed);
-        let age = p.clock.now_ns().saturating_sub(read_ns);
-        let known = read_ns != 0 && self.next_ns.load(Ordering::Relaxed) != 0;
-        known && age < FRESH_NS.max(duration.saturating_mul(FRESH_SHARE))
+        let Some(watched) = self.of(device) else { return false };
+        let now_ns = p.clock.now_ns();
+        let is_known = self.next_ns.load(Ordering::Relaxed) != 0;
+        is_known
+            && (watched.age_ns(now_ns) < FRESH_NS || watched.was_read_within(FRESH_SHARE, now_ns))
     }
 
     /// The bytes of this process on a device.
     fn figure(&self, p: &Process, device: &Device) -> Figure {
         let Some((nvml, handle)) = self.handle_of(device) else { return Figure::Unavailable };
-        match inside(|| nvml.figure(handle, pid())) {
-            Figure::Absent => {
-                self.devices.get(device.id.0 as usize).map_or(Figure::Absent, |readings| {
-                    readings.exclusive.figure(p, device, nvml, handle)
-                })
-            }
-            figure => figure,
+        match (nvml.figure(handle, pid()), self.of(device.id)) {
+            (Figure::Absent, Some(watched)) => watched.exclusive.figure(p, device, nvml, handle),
+            (figure, _) => figure,
         }
     }
 
     /// The figures before a call that can make the driver take memory for itself.
     pub fn before(&self, p: &Process, device: &Device) -> FigureBefore {
         let live = p.ledger.live(device.id);
-        let used = match self.handle_of(device) {
-            None => None,
-            Some((nvml, handle)) => inside(|| nvml.memory(handle)).map(|memory| memory.used),
-        };
+        let used = self.memory_now(device).map(|memory| memory.used);
         if !p.contexts.any_on(device.id)
-            && let Some(readings) = self.devices.get(device.id.0 as usize)
+            && let Some(readings) = self.of(device.id)
         {
             readings.exclusive.without_context(used);
         }
@@ -176,10 +163,10 @@ impl NvmlReader {
 
     /// After that call: the bytes that the driver took for itself. `None`: NVML gives no figure.
     pub fn taken_since(&self, p: &Process, device: &Device, before: &FigureBefore) -> Option<u64> {
-        let (nvml, handle) = self.handle_of(device)?;
+        self.handle_of(device)?;
         let grown = p.ledger.live(device.id).saturating_sub(before.live);
         let figure = self.figure(p, device);
-        let used = inside(|| nvml.memory(handle)).map(|memory| memory.used);
+        let used = self.memory_now(device).map(|memory| memory.used);
         let taken = match (before.figure, figure, before.used, used) {
             (Figure::Bytes(before), Figure::Bytes(after), ..) => after.saturating_sub(before),
             (Figure::Absent, Figure::Bytes(after), ..) => after,
@@ -224,7 +211,7 @@ impl NvmlReader {
         reserves();
         let after = accounted(p, device.id);
         let context_bytes = p.contexts.bytes_on(device.id);
-        let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
+        let Some(watched) = self.of(device.id) else { return };
         if figure.bytes().is_some() {
             watched.present.store(true, Ordering::Relaxed);
         }
@@ -234,53 +221,43 @@ impl NvmlReader {
         watched.read_duration_ns.store(cost_ns, Ordering::Relaxed);
         watched.read_live.store(after.live, Ordering::Relaxed);
         let known = p.cap.outside(device.id);
+        let was_present = watched.present.load(Ordering::Relaxed);
+        let within = |bytes, least| {
+            let bounds = Bounds::of(bytes, before, after);
+            (bounds.narrow(known).max(least), bounds.are_equal())
+        };
         let (hidden, exact) = match figure {
-            Figure::Bytes(bytes) => {
-                let bounds = Bounds::of(bytes, before, after);
-                // The count of a pool that released memory unseen is too high. That must not reduce the
-                // figure below what the contexts are known to hold.
-                (bounds.narrow(known).max(context_bytes), bounds.are_equal())
-            }
+            // The count of a pool that released memory unseen is too high. That must not reduce the
+            // figure below what the contexts are known to hold.
+            Figure::Bytes(bytes) => within(bytes, context_bytes),
             // NVML listed this process before and does not now: its last context has ended.
-            Figure::Absent if watched.present.load(Ordering::Relaxed) => {
-                let bounds = Bounds::of(0, before, after);
-                (bounds.narrow(known), bounds.are_equal())
-            }
+            Figure::Absent if was_present => within(0, 0),
             // NVML gave a figure before and fails now: the GPU is in an error state. The last figure
             // stays counted.
-            Figure::Unavailable if watched.present.load(Ordering::Relaxed) => {
-                (known.max(context_bytes), false)
-            }
+            Figure::Unavailable if was_present => (known.max(context_bytes), false),
             _ => (context_bytes.saturating_add(p.contexts.growth_on(device.id)), true),
         };
-        let mut last = watched.last.lock();
-        let young = p.cap.outside(device.id) == known;
-        if young {
-            p.cap.charge(device.id, (hidden as i64).wrapping_sub(known as i64));
-        }
-        drop(last);
+        let young = {
+            let _one = watched.last.lock();
+            let young = p.cap.outside(device.id) == known;
+            if young {
+                p.cap.charge(device.id, (hidden as i64).wrapping_sub(known as i64));
+            }
+            young
+        };
         let named = self.name(p, device, watched, exact && young, own);
-        last = watched.last.lock();
-        let figures = |sample: &Sample| (sample.process_bytes, sample.context_bytes);
         let process_bytes = figure.bytes();
-        if !named && last.as_ref().map(figures) == Some((process_bytes, context_bytes)) {
+        let figures = (process_bytes, context_bytes);
+        if watched.last.lock().replace(figures) == Some(figures) && !named {
             return;
         }
-        let sample = Sample {
-            device: device.id,
-            driver_free: None,
-            driver_total: None,
-            process_bytes,
-            context_bytes,
-        };
-        *last = Some(sample);
-        drop(last);
-        let memory =
-            self.handle_of(device).and_then(|(nvml, handle)| inside(|| nvml.memory(handle)));
+        let memory = self.memory_now(device);
         p.trace_writer.record(&Event::Sample(Sample {
+            device: device.id,
             driver_free: memory.as_ref().map(|memory| memory.free),
             driver_total: memory.as_ref().map(|memory| memory.total),
-            ..sample
+            process_bytes,
+            context_bytes,
         }));
     }
 }

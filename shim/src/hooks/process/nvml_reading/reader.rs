@@ -2,8 +2,8 @@
 
 use crate::driver::cuda::{NvmlDevice, NvmlMemory};
 use crate::driver::depth::inside;
-use crate::driver::nvml::Nvml;
-use crate::driver::nvml_thread;
+use crate::driver::nvml::{Functions, Nvml};
+use crate::driver::nvml_thread::Desk;
 use crate::hooks::process::nvml_reading::exclusive::Exclusive;
 use crate::model::attribution::driver_internal::{DriverActivity, DriverInternal};
 use crate::model::devices::{Device, Devices};
@@ -11,17 +11,20 @@ use crate::runtime::loader;
 use crate::runtime::lock::Lock;
 use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
+use core::ffi::CStr;
 use once_cell::race::OnceRef;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use vramtrace_format::Sample;
+use vramtrace_format::DeviceId;
 
 const DEVICES: usize = 64;
 
 /// A forked child takes over what its parent opened: one of the parent's threads may have been
 /// inside the loader, and then the child must not go there.
-static OPENED: OnceRef<Nvml> = OnceRef::new();
+static OPENED: OnceRef<Functions> = OnceRef::new();
 
 pub struct NvmlReader {
+    /// Made in this process's cuInit.
+    desk: OnceRef<'static, Desk>,
     /// Opening NVML was attempted; it may have failed.
     pub(super) looked: AtomicBool,
     /// When the next reading is due under a cap; 0 = now, with or without one.
@@ -37,7 +40,8 @@ pub struct NvmlReader {
 pub struct DeviceReadings {
     /// NVML's handle.
     pub(super) handle: AtomicPtr<core::ffi::c_void>,
-    pub(super) last: Lock<Option<Sample>>,
+    /// Bytes of this process and of its contexts, as recorded last.
+    pub(super) last: Lock<Option<(Option<u64>, u64)>>,
     /// Time and live bytes of the last reading.
     pub(super) read_ns: AtomicU64,
     pub(super) read_live: AtomicU64,
@@ -55,6 +59,7 @@ pub struct DeviceReadings {
 impl Default for NvmlReader {
     fn default() -> Self {
         NvmlReader {
+            desk: OnceRef::new(),
             looked: AtomicBool::new(false),
             next_ns: AtomicU64::new(0),
             turn: AtomicU8::new(0),
@@ -68,15 +73,23 @@ impl Default for NvmlReader {
 impl NvmlReader {
     /// The device's free and total bytes, of all processes. Queries NVML only, and only if it is open.
     pub fn memory(&self, device: &Device) -> Option<NvmlMemory> {
-        let (nvml, handle) = self.reach_open(device)?;
-        inside(|| nvml.memory(handle))
+        let is_open = self.looked.load(Ordering::Acquire);
+        is_open.then(|| self.memory_now(device)).flatten()
     }
 
-    /// The other processes on a device, with their bytes where NVML gives them. Empty if this process
-    /// is not in NVML's lists: then it cannot be distinguished from the others.
+    pub(super) fn memory_now(&self, device: &Device) -> Option<NvmlMemory> {
+        let (nvml, handle) = self.handle_of(device)?;
+        nvml.memory(handle)
+    }
+
+    /// The other processes on a device, with their bytes where NVML gives them. Empty if NVML is not open, or this process
+    /// is not in its lists: then it cannot be distinguished from the others.
     pub fn others_on(&self, device: &Device) -> Vec<(u32, Option<u64>)> {
-        let Some((nvml, handle)) = self.reach_open(device) else { return Vec::new() };
-        let mut all = inside(|| nvml.processes(handle));
+        let is_open = self.looked.load(Ordering::Acquire);
+        let Some((nvml, handle)) = is_open.then(|| self.handle_of(device)).flatten() else {
+            return Vec::new();
+        };
+        let mut all = nvml.processes(handle);
         let listed = all.len();
         all.retain(|(process, _)| *process != pid());
         if all.len() == listed {
@@ -85,61 +98,66 @@ impl NvmlReader {
         all
     }
 
-    fn reach_open(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
-        let open = self.looked.load(Ordering::Acquire);
-        open.then(|| self.handle_of(device)).flatten()
-    }
-
-    /// The device of an NVML handle of the program.
+    /// The device of an NVML handle of the program. In a forked child without a desk the query runs on the program's
+    /// thread, which has just had an answer from NVML.
     pub fn device_of<'d>(&self, devices: &'d Devices, handle: NvmlDevice) -> Option<&'d Device> {
-        let name = inside(|| self.nvml()?.name(handle))?;
+        let name = match self.nvml() {
+            Some(nvml) => nvml.name(handle),
+            None => inside(|| OPENED.get()?.name(handle)),
+        }?;
         devices.by_nvml_name(&name)
     }
 
     /// NVML and its handle of a device. `None`: NVML is not open, or does not know the device.
-    pub fn handle_of(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
+    pub fn handle_of(&self, device: &Device) -> Option<(Nvml, NvmlDevice)> {
         let nvml = self.nvml()?;
-        let watched = self.devices.get(device.id.0 as usize)?;
+        let watched = self.of(device.id)?;
         let known = watched.handle.load(Ordering::Relaxed);
         if !known.is_null() {
             return Some((nvml, known));
         }
-        let handle = uncancelled(|| inside(|| nvml.device(&device.nvml_name())))?;
+        let handle = uncancelled(|| nvml.device(&device.nvml_name()))?;
         watched.handle.store(handle, Ordering::Relaxed);
         Some((nvml, handle))
     }
 
+    /// `None`: it is one of too many.
+    pub(super) fn of(&self, device: DeviceId) -> Option<&DeviceReadings> {
+        self.devices.get(device.0 as usize)
+    }
+
     /// NVML, if it is open.
-    fn nvml(&self) -> Option<&'static Nvml> {
+    fn nvml(&self) -> Option<Nvml> {
         if !self.looked.load(Ordering::Relaxed) {
             self.looked.store(true, Ordering::Release);
         }
-        OPENED.get()
+        Some(Nvml { functions: OPENED.get()?, desk: self.desk.get()? })
     }
-}
 
-/// Opens NVML: at cuInit and nowhere else, since the loader takes its lock and calls malloc.
-/// Racing threads open it twice, which it counts.
-pub fn open() {
-    // Not on a stack with little room left: the loader needs more.
-    if own_stack::is_short_here() {
-        return;
+    /// Opens NVML: at cuInit and nowhere else, since the loader takes its lock and calls malloc.
+    /// Racing threads open it twice, which it counts; the copy of one is leaked.
+    pub fn open(&self) {
+        // Not on a stack with little room left: the loader needs more.
+        if !own_stack::is_short_here() {
+            uncancelled(|| inside(|| self.open_here()));
+        }
     }
-    if OPENED.get().is_some() {
-        return uncancelled(nvml_thread::open);
-    }
-    let open = || {
+
+    fn open_here(&self) {
+        let desk = || self.desk.get_or_init(Desk::open);
+        if OPENED.get().is_some() {
+            desk();
+            return;
+        }
         let library = loader::dlopen(c"libnvidia-ml.so.1", libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {
-            return None;
+            return;
         }
-        nvml_thread::open();
         // SAFETY: an open library, and names that end.
-        Nvml::open(|name| unsafe { loader::dlsym(library, name) })
-    };
-    if let Some(fresh) = uncancelled(|| inside(open)) {
-        // A racing thread's copy is leaked: a few pointers, once.
-        let _ = OPENED.set(Box::leak(Box::new(fresh)));
+        let find = |name: &CStr| unsafe { loader::dlsym(library, name) };
+        if let Some(functions) = Functions::open(desk(), find) {
+            let _ = OPENED.set(Box::leak(Box::new(functions)));
+        }
     }
 }
 
