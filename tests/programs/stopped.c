@@ -1,6 +1,6 @@
 /* stopped.c HOW TIMES LIMIT_MIB: threads allocate and free. One of them is stopped at any instruction, TIMES
    times. HOW: cancel (asynchronous cancellation) | jump (siglongjmp out of a signal handler) | alternate
-   (the same, and the handler has a stack of its own) | exit (pthread_exit in a signal handler) | context (setcontext
+   (the same, and the handler has another stack) | exit (pthread_exit in a signal handler) | context (setcontext
    in a signal handler). The others must go on, and the driver gives LIMIT_MIB at most. Runs on plain_driver.c. */
 #include "driver.h"
 #include "nvtx_min.h"

@@ -249,7 +249,7 @@ impl<'m> GroupPage<'m> {
 
     /// Removes the members that are dead for certain. Returns whether at least one was removed. `me`: the calling
     /// process, which must not be removed.
-    pub fn remove_dead_members(&self, me: Member, life: impl Fn(Member) -> Life) -> bool {
+    pub fn remove_dead_members(&self, me: Member, mut life: impl FnMut(Member) -> Life) -> bool {
         let mut any = false;
         for slot in self.slots() {
             let who = self.who(slot).load(SeqCst);

@@ -1,8 +1,7 @@
 //! The devices of this process: ordinal, UUID, name, size.
 
+use once_cell::race::OnceRef;
 use std::ffi::CString;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use vramtrace_format::{Definition, DeviceId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,23 +31,21 @@ impl Device {
     }
 }
 
-/// The devices used so far, each queried once.
+/// The devices used so far, each queried once. They stay.
 pub struct Devices {
-    known: [AtomicPtr<Device>; DeviceId::UNKNOWN.0 as usize],
+    known: [OnceRef<'static, Device>; DeviceId::UNKNOWN.0 as usize],
 }
 
 impl Default for Devices {
     fn default() -> Self {
-        Devices { known: [const { AtomicPtr::new(null_mut()) }; DeviceId::UNKNOWN.0 as usize] }
+        Devices { known: [const { OnceRef::new() }; DeviceId::UNKNOWN.0 as usize] }
     }
 }
 
 impl Devices {
     /// The device, if it is known.
-    pub fn known(&self, id: DeviceId) -> Option<&Device> {
-        let known = self.known.get(id.0 as usize)?.load(Ordering::Acquire);
-        // SAFETY: null, or a device that lives as long as the process's state.
-        unsafe { known.as_ref() }
+    pub fn known(&self, id: DeviceId) -> Option<&'static Device> {
+        self.known.get(id.0 as usize)?.get()
     }
 
     /// The device. At its first use `ask` queries the driver; `define` is called once for each device,
@@ -58,25 +55,16 @@ impl Devices {
         id: DeviceId,
         ask: impl FnOnce(DeviceId) -> Option<Device>,
         define: impl FnOnce(&Device),
-    ) -> Option<&Device> {
-        if let Some(known) = self.known(id) {
-            return Some(known);
-        }
+    ) -> Option<&'static Device> {
         let slot = self.known.get(id.0 as usize)?;
-        let queried = Box::into_raw(Box::new(ask(id)?));
-        // SAFETY: either ours, or the winner's, which is never freed.
-        unsafe {
-            match slot.compare_exchange(null_mut(), queried, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    define(&*queried);
-                    Some(&*queried)
-                }
-                Err(winner) => {
-                    drop(Box::from_raw(queried));
-                    Some(&*winner)
-                }
+        if slot.get().is_none() {
+            // A racing thread's copy is leaked: once.
+            let queried = Box::leak(Box::new(ask(id)?));
+            if slot.set(queried).is_ok() {
+                define(queried);
             }
         }
+        slot.get()
     }
 
     /// The known device with this UUID in NVML's form.

@@ -153,7 +153,7 @@ fn record_refusal(
     why: Why,
     driver_free: impl FnOnce(&Refused) -> u64,
 ) -> Refused {
-    let counted = p.cap.counted(device, p.ledger.live(device));
+    let counted = p.cap.counted(device);
     let limit = p.cap.limit(device).unwrap_or(0);
     let (result, by, counted, limit) = match why {
         Why::Driver(result) => (result, RefusedBy::Driver, counted, limit),
@@ -185,6 +185,6 @@ pub(in crate::hooks) fn refuse_unrecordable(p: &'static Process, request: &Reque
     let device = request.target.device;
     let of_group = || p.cap.enforced_by_group(device).map(|(limit, _)| limit);
     let limit = p.cap.enforced(device).or_else(of_group).unwrap_or(0);
-    let counted = p.cap.counted(device, p.ledger.live(device));
+    let counted = p.cap.counted(device);
     refuse(p, request, Why::Cap(Refusal { counted, limit, of_group: false }))
 }

@@ -119,13 +119,12 @@ fn with_memory(call: Call<impl Row>, plan: &Plan) -> CUresult {
     let p = call.p;
     let Some((device, bytes)) = plan.footprint() else { return call.forward() };
     let memory = p.graphs.memory(device);
-    let budget = p.cap.budget(device);
     let target = Target { device, ..NO_TARGET };
     let at = || site_at(p, call.api(), Some(Kind::Graph), target);
     let fresh = !plan.is_resident(memory);
     let limited = p.cap.limited(device).filter(|_| fresh);
     let mut under_way = None;
-    if let Some(limited) = limited {
+    if let Some(budget) = limited {
         // Reserved memory that no graph uses serves this launch: the driver's figure of used bytes is
         // needed.
         refresh(p, device);
@@ -140,7 +139,7 @@ fn with_memory(call: Call<impl Row>, plan: &Plan) -> CUresult {
             }
             Err(refusal) => {
                 refuse_at(p, device, at(), bytes, Why::Warned(refusal));
-                memory.growth.ask_anyway(limited, bytes)
+                memory.growth.ask_anyway(budget, bytes)
             }
         };
         under_way = Some(InFlight { growth: &memory.growth, budget, size: bytes, asked });

@@ -32,7 +32,7 @@ pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Sho
     // Costs a few microseconds, as the driver's own call does. The figures must be those by which the
     // next request is judged.
     refresh_before_refusal(p, device);
-    let own = own.map(|limit| (limit, p.cap.counted(device, p.ledger.live(device))));
+    let own = own.map(|limit| (limit, p.cap.counted(device)));
     let group = p.cap.enforced_by_group(device);
     let under = |seen: Shown, (limit, counted)| seen.under(limit, counted);
     Some(own.into_iter().chain(group).fold(driver, under))

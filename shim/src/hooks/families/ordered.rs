@@ -110,10 +110,10 @@ fn take(
         ..Entry::new(Kind::Pool, 0, size, route.target.device)
     };
     let mut in_flight = None;
-    if let (Some(pool), Some(limit)) = (pool, budget) {
+    if let (Some(pool), Some(budget)) = (pool, budget) {
         let asked = match pool.growth.ask(budget, size) {
             Ok(asked) => asked,
-            Err(_) => match ask_again(p, pool, limit, &entry) {
+            Err(_) => match ask_again(p, pool, budget, &entry) {
                 Ok(asked) => asked,
                 Err(refused) => return refused,
             },
@@ -186,7 +186,7 @@ fn ask_again(
 ) -> Result<Ticket, CUresult> {
     refresh_before_refusal(p, pool.device());
     let refuse = |why| refuse_at(p, device, site, size, why);
-    match pool.growth.ask_again(Some(budget), size) {
+    match pool.growth.ask_again(budget, size) {
         Err(refusal) if p.cap.only_warns() => {
             refuse(Why::Warned(refusal));
             Ok(pool.growth.ask_anyway(budget, size))

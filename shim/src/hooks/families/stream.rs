@@ -116,7 +116,7 @@ pub fn create(call: Call<impl Row>) -> CUresult {
     });
     let followed = Followed { originator, ..DriverActivity::Streams.into() };
     let passed = || {
-        let own = p.cap.limit(target.device).map(|limit| (limit, p.cap.counted(target.device, 0)));
+        let own = p.cap.limit(target.device).map(|limit| (limit, p.cap.counted(target.device)));
         let limits = own.into_iter().chain(p.cap.enforced_by_group(target.device));
         limits.filter(|(limit, counted)| counted > limit).map(|(limit, _)| limit).next()
     };

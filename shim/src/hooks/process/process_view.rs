@@ -35,7 +35,7 @@ impl ProcessView for Process {
 
     fn counters(&self, device: DeviceId) -> Counters {
         let counters = self.ledger.counters(device);
-        Counters { counted: self.cap.counted(device, counters.live), ..counters }
+        Counters { counted: self.cap.counted(device), ..counters }
     }
 
     fn live_device(&self, counters: &Counters) -> LiveDevice {

@@ -15,6 +15,7 @@ use vramtrace_format::physical::PAGE;
 /// Arrays that can share a page: their context, and the bytes of an element.
 pub type Sharing = (ContextId, u64);
 
+/// Of one device.
 #[derive(Default)]
 pub struct ArrayPages(Lock<Map<Sharing, Slabs>>);
 
@@ -62,14 +63,12 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl ArrayPages {
-    /// Before an array is created. `take` counts the bytes of a further page if they are granted, under the lock; `note` is
-    /// called with the change of the bytes that are no array's.
+    /// Before an array is created. `take` counts the bytes of a further page if they are granted, under the lock.
     pub fn comes<E>(
         &self,
         of: Sharing,
         size: u64,
         take: impl FnOnce(u64) -> Result<(), E>,
-        note: impl FnOnce(i64),
     ) -> Result<(), E> {
         let mut all = self.0.lock();
         // Without host memory it has a page to itself, which stays counted.
@@ -78,25 +77,17 @@ impl ArrayPages {
         let mut after = *slabs;
         after.came(size);
         take((after.pages - slabs.pages) * PAGE)?;
-        note(after.rest() - slabs.rest());
         *slabs = after;
         Ok(())
     }
 
     /// The driver has destroyed it, or has not created it. `give_back` is called with the bytes of pages.
-    pub fn went(
-        &self,
-        of: Sharing,
-        size: u64,
-        give_back: impl FnOnce(u64),
-        note: impl FnOnce(i64),
-    ) {
+    pub fn went(&self, of: Sharing, size: u64, give_back: impl FnOnce(u64)) {
         let mut all = self.0.lock();
         let Some(slabs) = all.get_mut(&of) else { return };
-        let before = *slabs;
+        let before = slabs.pages;
         slabs.went(size);
-        give_back((before.pages - slabs.pages) * PAGE);
-        note(slabs.rest() - before.rest());
+        give_back((before - slabs.pages) * PAGE);
         if slabs.arrays == 0 {
             all.remove(&of);
         }
@@ -110,6 +101,12 @@ impl ArrayPages {
             *of != context
         });
         rest
+    }
+
+    /// Bytes of all pages that are no array's.
+    pub fn rest(&self) -> u64 {
+        let rest: i64 = self.0.lock().iter().map(|(_, slabs)| slabs.rest()).sum();
+        rest.max(0) as u64
     }
 }
 
@@ -199,24 +196,23 @@ mod tests {
     #[test]
     fn arrays_of_another_context_or_element_share_nothing_and_a_context_takes_its_own() {
         const MIB: u64 = 1024 * KIB;
-        let (pages, mut counted, rest) = (ArrayPages::default(), 0, std::cell::Cell::new(0));
-        let note = |change| rest.set(rest.get() + change);
+        let (pages, mut counted) = (ArrayPages::default(), 0);
         for of in [(1, 4), (1, 4), (1, 16), (2, 4)] {
             let take = |bytes| {
                 counted += bytes;
                 Ok::<_, ()>(())
             };
-            pages.comes((ContextId(of.0), of.1), MIB, take, note).unwrap();
+            pages.comes((ContextId(of.0), of.1), MIB, take).unwrap();
         }
-        assert_eq!((counted, rest.get()), (6 * MIB, 2 * MIB as i64));
+        assert_eq!((counted, pages.rest()), (6 * MIB, 2 * MIB));
         assert_eq!(pages.ended(ContextId(1)), MIB as i64);
         let of = (ContextId(2), 4);
         let take = |bytes| if bytes > 0 { Err(()) } else { Ok(()) };
-        assert!(pages.comes(of, MIB, take, note).is_ok(), "there is room in the page");
-        assert!(pages.comes(of, MIB, take, note).is_err());
-        pages.went(of, MIB, |bytes| assert_eq!(bytes, 0), note);
-        pages.went(of, MIB, |bytes| assert_eq!(bytes, 2 * MIB), note);
-        pages.went(of, MIB, |_| panic!("it is not known"), note);
-        assert_eq!(rest.get(), MIB as i64, "of the context that ended");
+        assert!(pages.comes(of, MIB, take).is_ok(), "there is room in the page");
+        assert!(pages.comes(of, MIB, take).is_err());
+        pages.went(of, MIB, |bytes| assert_eq!(bytes, 0));
+        pages.went(of, MIB, |bytes| assert_eq!(bytes, 2 * MIB));
+        pages.went(of, MIB, |_| panic!("it is not known"));
+        assert_eq!(pages.rest(), 0);
     }
 }

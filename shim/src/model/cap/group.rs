@@ -1,4 +1,4 @@
-//! The group that shares a budget: its page, and this process's place in it.
+//! The group that shares a budget: this process's place in its page.
 //!
 //! The page is always found in `/dev/shm/vramtrace-UID`, so that members with different environments
 //! find the same page. A directory or page that another user could write is refused, since that user
@@ -16,35 +16,19 @@
 use super::group_page::{self, Held};
 use super::{DeviceFacts, GroupShare};
 use crate::runtime::fallible::TryPush;
-use crate::runtime::private_table::{self, NoTask};
-use crate::runtime::secure_dir::{self, Wrong};
+use crate::runtime::lock::Lock;
+use crate::runtime::private_table;
+use crate::runtime::secure_dir;
 use crate::runtime::segment::{self, Segment};
-use crate::runtime::system;
-use std::cell::Cell;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::runtime::{clock, log, system};
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use vramtrace_format::DeviceId;
-use vramtrace_format::capspec::CapSpec;
 use vramtrace_format::group::{GROUP_DEVICES, GROUP_MEMBERS};
 use vramtrace_format::member::Member;
 use vramtrace_format::policy::GroupSpec;
 use vramtrace_format::proc::Life;
-
-/// The process's membership, if it is in a group.
-pub struct Group(Option<Joined>);
-
-struct Joined {
-    held: Held,
-    slot: usize,
-    me: Member,
-    cap: Option<CapSpec>,
-    /// When members were last checked, ns of the monotonic clock; when by /proc; and when the page's name.
-    looked_ns: AtomicU64,
-    closely_ns: AtomicU64,
-    name_ns: AtomicU64,
-    /// Of a member it could not be told at once, at the last check.
-    unchecked: AtomicBool,
-}
 
 /// Least time between two checks of the members: a program that retries in a loop must not be slowed down.
 const LOOK_EVERY_NS: u64 = 20_000;
@@ -56,209 +40,196 @@ const NAME_EVERY_NS: u64 = 1_000_000_000;
 /// The least segment that can be made: by it others see that this process lives.
 const SIGN_WORDS: usize = 512;
 
-/// Why a group cannot be joined. The message says what would be right.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Why {
-    Directory {
-        path: String,
-        what: Wrong,
-    },
-    File {
-        path: String,
-        what: Wrong,
-    },
-    /// The file is not a group's, or of another version.
-    NotAGroup {
-        path: String,
-    },
-    OtherNamespace {
-        path: String,
-    },
-    /// Of another version, and its processes still run.
-    OtherVersion {
-        path: String,
-    },
-    /// The system gives no System V shared memory.
-    NoSharedMemory {
-        errno: i32,
-    },
-    /// Another process has held the lock for seconds.
-    Busy {
-        path: String,
-    },
-    Full,
-    Devices,
-    /// The system makes no task, which opens the files.
-    NoTask {
-        errno: i32,
-    },
+/// The group of a process.
+pub struct Group {
+    pub spec: GroupSpec,
+    directory: String,
+    /// Null before the process has joined. What it points to is never freed.
+    joined: AtomicPtr<Joined>,
+    /// It was reported that the process cannot join, or not again.
+    is_failed: AtomicBool,
+    /// When members were last checked, ns of the monotonic clock; when by /proc; and when the page's name.
+    looked_ns: AtomicU64,
+    closely_ns: AtomicU64,
+    name_ns: AtomicU64,
+    /// The pids of members that could not be checked at the last look, and a sum of those that were named.
+    unchecked: Lock<Vec<u32>>,
+    named: AtomicU64,
 }
 
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Why::Directory { path, what } => write!(f, "the directory {path} {what}"),
-            Why::File { path, what } => write!(f, "the file {path} {what}"),
-            Why::NotAGroup { path } => {
-                write!(
-                    f,
-                    "{path} is not a group page of this version; remove it if no process uses it"
-                )
-            }
-            Why::OtherNamespace { path } => write!(
-                f,
-                "{path} is a group of another container, whose processes are not visible here; use \
-                 another name, or remove it if no process uses it"
-            ),
-            Why::OtherVersion { path } => write!(
-                f,
-                "{path} is a group of another version of this library, and its processes run; use \
-                 another name, or start all processes of the group with one version"
-            ),
-            Why::NoSharedMemory { errno } => write!(
-                f,
-                "a group needs System V shared memory (shmget, shmat): errno {errno}; raise \
-                 kernel.shmmni or kernel.shmall, or allow these calls (seccomp)"
-            ),
-            Why::Busy { path } => {
-                write!(
-                    f,
-                    "{path} is locked by another process, which may be stopped; resume or end it"
-                )
-            }
-            Why::Devices => write!(
-                f,
-                "the group has {GROUP_DEVICES} other devices, the maximum; every request on this \
-                 one is refused; use another group name for some of them"
-            ),
-            Why::Full => {
-                write!(f, "the group has {GROUP_MEMBERS} processes, the maximum; use another name")
-            }
-            Why::NoTask { errno } => write!(
-                f,
-                "the system makes no thread to open the files of a group with (errno {errno}); raise \
-                 RLIMIT_NPROC or pids.max, or allow clone (seccomp)"
-            ),
-        }
-    }
+struct Joined {
+    held: Held,
+    slot: usize,
+    me: Member,
 }
 
 impl Group {
-    pub const fn none() -> Group {
-        Group(None)
+    pub fn new(spec: GroupSpec) -> Group {
+        Group::in_directory(vramtrace_format::memory::directory(secure_dir::user()), spec)
     }
 
-    pub fn join(spec: &GroupSpec) -> Result<Group, Why> {
-        Group::join_in(&vramtrace_format::memory::directory(secure_dir::user()), spec, None)
-    }
-
-    fn join_in(directory: &str, spec: &GroupSpec, before: Option<&Joined>) -> Result<Group, Why> {
-        let joined = private_table::run(|_| Group::enter(directory, spec, before));
-        joined.unwrap_or_else(|NoTask { errno }| Err(Why::NoTask { errno }))
-    }
-
-    /// In a task.
-    fn enter(directory: &str, spec: &GroupSpec, before: Option<&Joined>) -> Result<Group, Why> {
-        let me = before.map_or_else(sign, |before| Ok(before.me))?;
-        let held = group_page::open(directory, &spec.name, before.map(|before| &before.held))?;
-        let kept = before.filter(|before| before.is_member() && before.held.made == held.made);
-        let slot = match kept {
-            Some(before) => before.slot,
-            None => held.page.join(me, |member| life(me, member)).ok_or(Why::Full)?,
-        };
-        let (looked_ns, closely_ns, unchecked) = Default::default();
-        let name_ns = AtomicU64::new(monotonic_ns());
-        let cap = spec.cap.clone();
-        Ok(Group(Some(Joined { held, slot, me, cap, looked_ns, closely_ns, name_ns, unchecked })))
-    }
-
-    /// Whether this process is to join again: it is no member any more, or the page's file is gone.
-    pub fn is_lost(&self) -> bool {
-        let Some(joined) = &self.0 else { return false };
-        !joined.is_member() || is_due(&joined.name_ns, NAME_EVERY_NS) && joined.is_lost()
-    }
-
-    pub fn is_member(&self) -> bool {
-        self.0.as_ref().is_none_or(Joined::is_member)
-    }
-
-    /// Joins again, with the same identity: the page that has the name now, or the same one. Says what happened, and
-    /// whether it has another place now. `None`: another thread was faster.
-    pub fn again(&self, spec: &GroupSpec) -> Result<Option<(Group, bool, &'static str)>, Why> {
-        let lost = self.0.as_ref().filter(|joined| joined.is_lost());
-        let Some(before) = lost else { return Ok(None) };
-        let was_member = before.is_member();
-        let group = Group::join_in(&before.held.directory, spec, Some(before))?;
-        let is_same = group.0.as_ref().is_some_and(|after| after.held.made == before.held.made);
-        let what = match (is_same, was_member) {
-            (true, true) => "its name in memory was removed, and is there again",
-            (true, false) => "this process was removed while it lives, and is a member again",
-            (false, _) => "it had two pages; this process is in the older one now",
-        };
-        if !is_same {
-            before.held.page.leave(before.slot, before.me);
+    fn in_directory(directory: String, spec: GroupSpec) -> Group {
+        Group {
+            spec,
+            directory,
+            joined: AtomicPtr::new(null_mut()),
+            is_failed: AtomicBool::new(false),
+            looked_ns: AtomicU64::new(0),
+            closely_ns: AtomicU64::new(0),
+            name_ns: AtomicU64::new(0),
+            unchecked: Lock::new(Vec::new()),
+            named: AtomicU64::new(0),
         }
-        Ok(Some((group, !(is_same && was_member), what)))
     }
 
-    /// This process's part in a device's budget. `None`: it is in no group.
-    pub fn share(&self, device: DeviceId, facts: &DeviceFacts) -> Result<Option<GroupShare>, Why> {
-        let Some(Joined { held, slot, me, cap, .. }) = &self.0 else { return Ok(None) };
-        let page = held.page;
-        let number = page.device(&facts.uuid, device.0, facts.total_bytes).ok_or(Why::Devices)?;
-        let limit =
-            cap.as_ref().and_then(|cap| cap.limit(device.0.into(), &facts.uuid, facts.total_bytes));
+    fn joined(&self) -> Option<&Joined> {
+        // SAFETY: null, or never freed.
+        unsafe { self.joined.load(Acquire).as_ref() }
+    }
+
+    fn say(&self, what: std::fmt::Arguments) {
+        log::line(format_args!("VRAMTRACE_CAP_GROUP={}: {what}", self.spec.name));
+    }
+
+    /// Joins at the first need. One thread at a time. False: the group cannot be joined, which is reported once.
+    pub fn join(&self) -> bool {
+        let why = match self.joined() {
+            Some(_) => return true,
+            None => self.join_as(None).err(),
+        };
+        if let Some(why) = &why
+            && !self.is_failed.swap(true, Relaxed)
+        {
+            self.say(format_args!("{why}; every request for GPU memory is refused"));
+        }
+        why.is_none()
+    }
+
+    /// Joins, also in place of `before`, with the same identity. `Err`: why not, and what would be right.
+    fn join_as(&self, before: Option<&Joined>) -> Result<&Joined, String> {
+        let enter = |table: &_| {
+            let me = before.map_or_else(sign, |before| Ok(before.me))?;
+            let mine = before.map(|before| before.held.page);
+            let held = group_page::open(table, &self.directory, &self.spec.name, mine)?;
+            let made = held.page.made;
+            let kept = before.filter(|before| before.is_member() && before.held.page.made == made);
+            let slot = kept.map(|before| before.slot);
+            let free = || held.page.words.join(me, |member| life(me, member));
+            let slot = slot.or_else(free).ok_or_else(|| {
+                format!("the group has {GROUP_MEMBERS} processes, the maximum; use another name")
+            })?;
+            Ok(Joined { held, slot, me })
+        };
+        let joined = private_table::run(enter).unwrap_or_else(|no| Err(group_page::no_task(no)))?;
+        self.name_ns.store(clock::real_mono_ns(), Relaxed);
+        let joined = Box::into_raw(Box::new(joined));
+        self.joined.store(joined, Release);
+        // SAFETY: never freed.
+        Ok(unsafe { &*joined })
+    }
+
+    /// Whether this process is to join again: it is no member any more, or the page's file is gone, by the last look.
+    pub fn is_lost_as_seen(&self) -> bool {
+        self.joined().is_some_and(|joined| {
+            !joined.is_member() || is_due(&self.name_ns, NAME_EVERY_NS) && joined.is_lost()
+        })
+    }
+
+    /// Joins again: the page that has the name now, or the same one. One thread at a time. Returns whether this process
+    /// has another place now.
+    pub fn join_again(&self) -> bool {
+        // Another thread may have been faster.
+        let Some(before) = self.joined().filter(|joined| joined.is_lost()) else { return false };
+        let was_member = before.is_member();
+        let (has_moved, what) = match self.join_as(Some(before)) {
+            Ok(after) if after.held.page.made != before.held.page.made => {
+                before.held.page.words.leave(before.slot, before.me);
+                (true, "it had two pages; this process is in the older one now")
+            }
+            Ok(_) if was_member => (false, "its name in memory was removed, and is there again"),
+            Ok(_) => (true, "this process was removed while it lives, and is a member again"),
+            // Its requests are refused, if it is no member; else its limit holds as it is.
+            Err(why) => {
+                if !was_member && !self.is_failed.swap(true, Relaxed) {
+                    self.say(format_args!(
+                        "this process was removed while it lives, and cannot join again: {why}; every \
+                         request for GPU memory is refused"
+                    ));
+                }
+                return false;
+            }
+        };
+        self.say(format_args!("{what}"));
+        has_moved
+    }
+
+    /// This process's part in a device's budget. `None`: it can have none, which is reported.
+    pub fn share(&self, device: DeviceId, facts: &DeviceFacts) -> Option<GroupShare> {
+        let Joined { held, slot, me } = self.joined()?;
+        let page = held.page.words;
+        let Some(number) = page.device(&facts.uuid, device.0, facts.total_bytes) else {
+            self.say(format_args!(
+                "cuda:{}: the group has {GROUP_DEVICES} other devices, the maximum; every request on \
+                 this one is refused; use another group name for some of them",
+                device.0
+            ));
+            return None;
+        };
+        let cap = self.spec.cap.as_ref();
+        let limit = cap.and_then(|cap| cap.limit(device.0.into(), &facts.uuid, facts.total_bytes));
         page.set_member_limit(*slot, number, limit);
-        Ok(Some(GroupShare::new(page, *slot, *me, number)))
+        Some(GroupShare::new(page, *slot, *me, number))
     }
 
     /// Removes members that are dead.
     pub fn reap(&self) {
-        let Some(joined) = &self.0 else { return };
-        let Joined { held, me, looked_ns, closely_ns, unchecked, .. } = joined;
-        if !is_due(looked_ns, LOOK_EVERY_NS) {
+        let Some(Joined { held, me, .. }) = self.joined() else { return };
+        if !is_due(&self.looked_ns, LOOK_EVERY_NS) {
             return;
         }
-        let [is_unclear, is_unknown] = [const { Cell::new(false) }; 2];
-        let noted = |life, note: &Cell<bool>| {
-            note.set(true);
-            life
-        };
-        held.page.remove_dead_members(*me, |member| match is_attached(*me, member) {
+        let page = held.page.words;
+        let mut are_all_clear = true;
+        page.remove_dead_members(*me, |member| match is_attached(*me, member) {
             Some(true) => Life::Alive,
             Some(false) if !system::exists(member.pid) => Life::Dead,
-            Some(false) => noted(Life::Unknown, &is_unclear),
-            None => noted(Life::Unknown, &is_unknown),
-        });
-        unchecked.store(is_unclear.get() || is_unknown.get(), Relaxed);
-        if is_unclear.get() && is_due(closely_ns, CLOSELY_EVERY_NS) {
-            // Without a task they are kept.
-            let closely = |_: &_| held.page.remove_dead_members(*me, |member| life(*me, member));
-            let _ = private_table::run(closely);
-        }
-    }
-
-    /// The pids of members of which it cannot be told whether they live.
-    pub fn unchecked(&self) -> Vec<u32> {
-        let mut pids = Vec::new();
-        let Some(Joined { held, me, unchecked, .. }) = &self.0 else { return pids };
-        if !unchecked.load(Relaxed) {
-            return pids;
-        }
-        let _ = private_table::run(|_| {
-            for member in held.page.members() {
-                if member != *me && life(*me, member) == Life::Unknown {
-                    let _ = pids.try_push(member.pid);
-                }
+            _ => {
+                are_all_clear = false;
+                Life::Unknown
             }
         });
-        pids
+        let mut unchecked = Vec::new();
+        if !are_all_clear {
+            if !is_due(&self.closely_ns, CLOSELY_EVERY_NS) {
+                return;
+            }
+            // Without a task they are kept.
+            let _ = private_table::run(|_| {
+                page.remove_dead_members(*me, |member| {
+                    let life = life(*me, member);
+                    if life == Life::Unknown {
+                        let _ = unchecked.try_push(member.pid);
+                    }
+                    life
+                });
+            });
+        }
+        *self.unchecked.lock() = unchecked;
+    }
+
+    /// The pids of members that could not be checked, if they are others than the last time.
+    pub fn unchecked(&self) -> Vec<u32> {
+        let pids = core::mem::take(&mut *self.unchecked.lock());
+        let sum = pids.iter().fold(0, |sum: u64, pid| sum.rotate_left(7) ^ u64::from(*pid));
+        match !pids.is_empty() && self.named.swap(sum, Relaxed) != sum {
+            true => pids,
+            false => Vec::new(),
+        }
     }
 }
 
 impl Joined {
     fn is_member(&self) -> bool {
-        self.held.page.is_member(self.slot, self.me)
+        self.held.page.words.is_member(self.slot, self.me)
     }
 
     fn is_lost(&self) -> bool {
@@ -267,11 +238,8 @@ impl Joined {
 }
 
 /// This process, as a member: others see by a segment that it lives.
-fn sign() -> Result<Member, Why> {
-    let made = Segment::<SIGN_WORDS>::create().map_err(|wrong| match wrong {
-        Wrong::Errno(errno) => Why::NoSharedMemory { errno },
-        _ => Why::NoSharedMemory { errno: 0 },
-    })?;
+fn sign() -> Result<Member, String> {
+    let made = Segment::<SIGN_WORDS>::create().map_err(group_page::no_shared_memory)?;
     Ok(Member { pid: std::process::id(), segment: made.id, made: made.made() })
 }
 
@@ -288,19 +256,12 @@ fn life(me: Member, member: Member) -> Life {
 }
 
 fn is_due(last: &AtomicU64, every: u64) -> bool {
-    let now = monotonic_ns();
+    let now = clock::real_mono_ns();
     let due = now.saturating_sub(last.load(Relaxed)) >= every;
     if due {
         last.store(now, Relaxed);
     }
     due
-}
-
-fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a struct of our own.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]
@@ -316,8 +277,8 @@ mod tests {
 
     fn why(directory: &str, name: &str) -> String {
         let spec = GroupSpec { name: name.into(), cap: None };
-        let why =
-            Group::join_in(directory, &spec, None).err().expect("it must be refused").to_string();
+        let group = Group::in_directory(directory.into(), spec);
+        let why = group.join_as(None).err().expect("it must be refused");
         assert!(why.contains(directory), "{why}");
         why
     }
@@ -328,15 +289,18 @@ mod tests {
     }
 
     fn join(place: &str, spec: &GroupSpec) -> Group {
-        Group::join_in(place, spec, None).ok().unwrap()
+        let group = Group::in_directory(place.into(), spec.clone());
+        assert!(group.join());
+        group
     }
 
     #[test]
     fn who_has_ended_is_removed_and_who_cannot_be_told_is_kept_and_named() {
         let (place, spec) = (scratch("gone"), named("gone"));
         let group = join(&place, &spec);
-        let Joined { held, slot, me, looked_ns, closely_ns, .. } = group.0.as_ref().unwrap();
-        let page = held.page;
+        let Group { looked_ns, closely_ns, .. } = &group;
+        let Joined { held, slot, me } = group.joined().unwrap();
+        let page = held.page.words;
         let count = || page.members().count();
         let look = || {
             looked_ns.store(0, Relaxed);
@@ -371,44 +335,39 @@ mod tests {
         let (place, spec) = (scratch("again"), named("again"));
         let group = join(&place, &spec);
         let parts = |group: &Group| {
-            let Joined { held, slot, me, .. } = group.0.as_ref().unwrap();
-            (held.page, *slot, *me, held.made)
+            let Joined { held, slot, me } = group.joined().unwrap();
+            (held.page.words, *slot, *me, held.page.made)
+        };
+        let is_lost = |group: &Group| {
+            group.name_ns.store(0, Relaxed);
+            group.is_lost_as_seen()
         };
         let (page, slot, me, made) = parts(&group);
-        assert!(!group.is_lost());
+        assert!(!group.is_lost_as_seen() && !group.join_again());
         page.leave(slot, me);
-        assert!(group.is_lost());
-        let (group, _, what) = group.again(&spec).ok().flatten().unwrap();
-        assert!(
-            what.contains("removed while it lives")
-                && parts(&group).3 == made
-                && page.is_member(slot, me)
-        );
-        let forget = |group: &Group| group.0.as_ref().unwrap().name_ns.store(0, Relaxed);
+        assert!(group.is_lost_as_seen() && group.join_again());
+        assert!(parts(&group).3 == made && page.is_member(slot, me));
         std::fs::remove_dir_all(&place).unwrap();
-        forget(&group);
-        assert!(group.is_lost());
+        assert!(is_lost(&group));
         // Who joins finds it without its name.
         let other = join(&place, &spec);
         assert_eq!(parts(&other).3, made);
-        forget(&group);
-        assert!(!group.is_lost(), "its name is there again");
+        assert!(!is_lost(&group), "its name is there again");
         std::fs::remove_dir_all(&place).unwrap();
-        let (group, _, what) = group.again(&spec).ok().flatten().unwrap();
-        assert!(what.contains("is there again") && !group.is_lost());
+        assert!(is_lost(&group) && !group.join_again() && !is_lost(&group));
         // A newer page gets the name: it is given up.
         let newer = join(&place, &named("newer"));
+        let given_up = parts(&newer).0;
         assert!(parts(&newer).3 > made);
         let path = |spec: &GroupSpec| format!("{place}/group.{}", spec.name);
         std::fs::remove_dir_all(path(&spec)).unwrap();
         std::fs::rename(path(&named("newer")), path(&spec)).unwrap();
-        let (group, ..) = group.again(&spec).ok().flatten().unwrap();
+        assert!(is_lost(&group) && !group.join_again());
         assert_eq!(parts(&group).3, made);
-        forget(&newer);
-        assert!(newer.is_lost());
-        let (moved, _, what) = newer.again(&spec).ok().flatten().unwrap();
-        assert!(what.contains("older") && parts(&moved).3 == made);
-        assert_eq!((parts(&newer).0.members().count(), page.members().count()), (0, 3));
+        let newer = Group { spec: spec.clone(), ..newer };
+        assert!(is_lost(&newer) && newer.join_again());
+        assert_eq!(parts(&newer).3, made);
+        assert_eq!((given_up.members().count(), page.members().count()), (0, 3));
         let _ = std::fs::remove_dir_all(&place);
     }
 
@@ -427,9 +386,9 @@ mod tests {
         std::fs::set_permissions(&open, PermissionsExt::from_mode(0o700)).unwrap();
         let spec = named("good");
         let group = join(&open, &spec);
-        assert_eq!(group.0.as_ref().unwrap().held.page.members().count(), 1);
+        assert_eq!(group.joined().unwrap().held.page.words.members().count(), 1);
         group.reap();
-        assert_eq!(group.0.as_ref().unwrap().held.page.members().count(), 1);
+        assert_eq!(group.joined().unwrap().held.page.words.members().count(), 1);
 
         symlink(format!("{open}/group.{}", spec.name), format!("{open}/group.linked")).unwrap();
         assert!(why(&open, "linked").contains("link"));

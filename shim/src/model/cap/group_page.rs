@@ -4,10 +4,9 @@
 //! A directory and an empty file take no room: they can be created when the file system is full, or
 //! under a file size limit of 0. They cannot be truncated.
 
-use super::group::Why;
 use crate::runtime::clock::real_mono_ns;
 use crate::runtime::errno;
-use crate::runtime::private_table::{self, NoTask, Opened, Table};
+use crate::runtime::private_table::{NoTask, Opened, Table};
 use crate::runtime::secure_dir::{self, Wrong};
 use crate::runtime::segment::{self, Segment};
 use crate::runtime::system;
@@ -24,14 +23,19 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The page of a group, attached for good.
 pub struct Held {
-    pub page: GroupPage<'static>,
-    /// When it was made: of two pages of one name the older one holds.
-    pub made: u64,
-    segment: i32,
-    pub directory: String,
+    pub page: Page,
     /// The path of the file that names it, and the device on which that is.
     path: CString,
     device: u64,
+}
+
+/// A page that this process has attached.
+#[derive(Clone, Copy)]
+pub struct Page {
+    pub words: GroupPage<'static>,
+    /// When it was made: of two pages of one name the older one holds.
+    pub made: u64,
+    segment: i32,
 }
 
 impl Held {
@@ -49,42 +53,102 @@ fn device_of(path: &CStr) -> Option<u64> {
     system::stat_of_name(libc::AT_FDCWD, path).map(|stat| stat.st_dev)
 }
 
+/// Why a group cannot be joined where the system makes no task, which opens the files.
+pub fn no_task(NoTask { errno }: NoTask) -> String {
+    format!(
+        "the system makes no thread to open the files of a group with (errno {errno}); raise \
+         RLIMIT_NPROC or pids.max, or allow clone (seccomp)"
+    )
+}
+
+/// The same where it gives no System V shared memory.
+pub fn no_shared_memory(wrong: Wrong) -> String {
+    let errno = if let Wrong::Errno(errno) = wrong { errno } else { 0 };
+    format!(
+        "a group needs System V shared memory (shmget, shmat): errno {errno}; raise \
+         kernel.shmmni or kernel.shmall, or allow these calls (seccomp)"
+    )
+}
+
 /// How often it is tried again where the directory was removed meanwhile.
 const TRIES: u32 = 5;
 
 /// Attaches the group's page, and creates it if there is none. It is never detached. `mine`: the page that this process
-/// is in, which is the group's if it is the older one.
-pub fn open(directory: &str, name: &str, mine: Option<&Held>) -> Result<Held, Why> {
+/// is in, which is the group's if it is the older one. `Err`: why not, and what would be right.
+pub fn open(
+    table: &Table,
+    directory: &str,
+    name: &str,
+    mine: Option<Page>,
+) -> Result<Held, String> {
+    let path = format!("{directory}/group.{name}");
+    let refuse = |what| format!("the directory {directory} {what}");
     let mut tries = 0;
     loop {
-        let opened = private_table::run(|table| open_in(table, directory, name, mine))
-            .unwrap_or_else(|NoTask { errno }| Err(Why::NoTask { errno }));
+        let opened = secure_dir::directory(table, directory.as_bytes()).map_err(refuse)?;
+        if !lock(&opened) {
+            return Err(format!(
+                "{directory} is locked by another process, which may be stopped; resume or end it"
+            ));
+        }
         tries += 1;
-        match opened {
-            Err(Why::File { what: Wrong::Errno(libc::ENOENT), .. }) if tries < TRIES => {}
-            opened => return opened,
+        match open_in(table, &opened, &path, name, mine) {
+            Err(Failure::File(Wrong::Errno(libc::ENOENT))) if tries < TRIES => {}
+            Err(Failure::File(what)) => return Err(format!("the file {path} {what}")),
+            Err(Failure::Page(what)) => return Err(format!("{path} is {what}")),
+            Err(Failure::Memory(wrong)) => return Err(no_shared_memory(wrong)),
+            Ok(held) => return Ok(held),
         }
     }
 }
 
-fn open_in(table: &Table, directory: &str, name: &str, mine: Option<&Held>) -> Result<Held, Why> {
-    let refuse = |what| Why::Directory { path: directory.into(), what };
-    let opened = secure_dir::directory(table, directory.as_bytes()).map_err(refuse)?;
-    let path = format!("{directory}/group.{name}");
-    if !lock(&opened) {
-        return Err(Why::Busy { path: directory.into() });
+enum Failure {
+    /// Of the group's directory or a file in it.
+    File(Wrong),
+    /// What the page is instead.
+    Page(&'static str),
+    /// Of shared memory.
+    Memory(Wrong),
+}
+
+impl From<Wrong> for Failure {
+    fn from(what: Wrong) -> Failure {
+        Failure::File(what)
     }
-    let listed = secure_dir::c_string(format!("group.{name}").as_bytes()).and_then(|file| {
-        let place = secure_dir::directory_in(table, &opened, &file)?;
-        secure_dir::names(&place).map(|files| (place, files))
-    });
-    let (place, files) = listed.map_err(|what| Why::File { path: path.clone(), what })?;
-    let group = Place { directory: place, files, table, path, name };
-    let found = group.page_of(mine)?;
-    let path = group.announce(&found).map_err(|what| group.wrong(what))?;
-    let device = device_of(&path).ok_or_else(|| group.wrong(secure_dir::errno()))?;
-    let Found { page, made, segment } = found;
-    Ok(Held { page, made, segment, directory: directory.into(), path, device })
+}
+
+const NOT_A_GROUP: Failure =
+    Failure::Page("not a group page of this version; remove it if no process uses it");
+const OTHER_NAMESPACE: Failure = Failure::Page(
+    "a group of another container, whose processes are not visible here; use another name, or \
+     remove it if no process uses it",
+);
+const OTHER_VERSION: Failure = Failure::Page(
+    "a group of another version of this library, and its processes run; use another name, or start \
+     all processes of the group with one version",
+);
+
+/// In the directory of all groups, which is locked.
+fn open_in(
+    table: &Table,
+    directory: &Opened,
+    path: &str,
+    name: &str,
+    mine: Option<Page>,
+) -> Result<Held, Failure> {
+    let file = secure_dir::c_string(format!("group.{name}").as_bytes())?;
+    let place = secure_dir::directory_in(table, directory, &file)?;
+    let files = secure_dir::names(&place)?;
+    let there = named(&files, mine)?.or_else(|| nameless(name, mine));
+    // The older one; where two are one that is there.
+    let page = match there.into_iter().chain(mine).min_by_key(|page| page.made) {
+        Some(page) => page,
+        None => make(name)?,
+    };
+    let file = announce(table, &place, &files, page)?;
+    let path = secure_dir::c_string(format!("{path}/{file}").as_bytes())?;
+    let device = device_of(&path).ok_or_else(secure_dir::errno)?;
+    Ok(Held { page, path, device })
 }
 
 /// Locks the directory of group pages against other processes until it is closed: one process at a time
@@ -104,24 +168,7 @@ fn lock(directory: &Opened) -> bool {
     }
 }
 
-/// The group's directory, under the lock.
-struct Place<'t> {
-    directory: Opened<'t>,
-    files: Vec<CString>,
-    table: &'t Table,
-    path: String,
-    name: &'t str,
-}
-
-/// A page that this process has attached.
-#[derive(Clone, Copy)]
-struct Found {
-    page: GroupPage<'static>,
-    made: u64,
-    segment: i32,
-}
-
-/// The name of the file in it.
+/// The name of the file in the group's directory.
 struct Entry {
     ipc_namespace: u64,
     segment: i32,
@@ -129,8 +176,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn parse(name: &str) -> Option<Entry> {
-        let mut fields = name.split('.');
+    fn parse(name: &CStr) -> Option<Entry> {
+        let mut fields = name.to_str().ok()?.split('.');
         let ipc_namespace = fields.next()?.parse().ok()?;
         let segment = fields.next()?.parse().ok().filter(|id| *id >= 0)?;
         let made = fields.next()?.parse().ok()?;
@@ -142,158 +189,120 @@ impl Entry {
     }
 }
 
-impl Place<'_> {
-    /// The page that has the name, or that of this process if it is older. If neither is there, one that has lost its name;
-    /// else a new one.
-    fn page_of(&self, mine: Option<&Held>) -> Result<Found, Why> {
-        let mine =
-            mine.map(|held| Found { page: held.page, made: held.made, segment: held.segment });
-        match (self.find(mine)?, mine) {
-            (Some(found), Some(mine)) if mine.made < found.made => Ok(mine),
-            (Some(found), _) => Ok(found),
-            (None, mine) => match (self.nameless(mine), mine) {
-                (Some(found), Some(mine)) if mine.made < found.made => Ok(mine),
-                (Some(found), _) => Ok(found),
-                (None, Some(mine)) => Ok(mine),
-                (None, None) => self.make(),
-            },
+/// Makes the file that names the page, unless it is there, and removes others. Returns its name.
+fn announce(table: &Table, place: &Opened, files: &[CString], page: Page) -> Result<String, Wrong> {
+    let mut there = None;
+    for file in files {
+        let entry = Entry::parse(file);
+        match entry.filter(|entry| (entry.segment, entry.made) == (page.segment, page.made)) {
+            Some(entry) => there = Some(entry.name()),
+            None => secure_dir::remove(place, file)?,
         }
     }
-
-    /// The oldest page of this name that somebody has attached, but for this process's: its directory was removed while
-    /// its members live.
-    fn nameless(&self, mine: Option<Found>) -> Option<Found> {
-        let mut oldest: Option<Found> = None;
-        Memory::each_attached(|segment| {
-            if mine.is_some_and(|mine| mine.segment == segment) {
-                return;
-            }
-            let Ok(memory) = Memory::attach(segment) else { return };
-            let is_it = |page: &GroupPage| page.is_group_of(self.name, Member::namespace());
-            match GroupPage::look(memory.words).filter(is_it) {
-                Some(page) if oldest.is_none_or(|oldest| page.made(1) < oldest.made) => {
-                    oldest = Some(Found { page, made: page.made(1), segment });
-                }
-                _ => memory.detach(),
-            }
-        });
-        oldest
+    if let Some(there) = there {
+        return Ok(there);
     }
+    let ipc_namespace = Namespaces::of_this_process().ipc;
+    let name = Entry { ipc_namespace, segment: page.segment, made: page.made }.name();
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
+    let file = secure_dir::c_string(name.as_bytes())?;
+    secure_dir::open(table, place, &file, flags).map(|_| name)
+}
 
-    /// Makes the file that names the page, unless it is there, and removes others. Returns its path.
-    fn announce(&self, found: &Found) -> Result<CString, Wrong> {
-        let mut there = None;
-        for file in &self.files {
-            let entry = file.to_str().ok().and_then(Entry::parse);
-            match entry.filter(|entry| (entry.segment, entry.made) == (found.segment, found.made)) {
-                Some(entry) => there = Some(entry.name()),
-                None => secure_dir::remove(&self.directory, file)?,
-            }
+/// The page that the directory names. `None`: nobody has it any more.
+fn named(files: &[CString], mine: Option<Page>) -> Result<Option<Page>, Failure> {
+    for file in files {
+        let entry = Entry::parse(file).ok_or(NOT_A_GROUP)?;
+        let (theirs, own) = (entry.ipc_namespace, Namespaces::of_this_process().ipc);
+        if theirs != 0 && own != 0 && theirs != own {
+            return Err(OTHER_NAMESPACE);
         }
-        let name = there.map_or_else(|| self.add(found), Ok)?;
-        secure_dir::c_string(format!("{}/{name}", self.path).as_bytes())
-    }
-
-    fn add(&self, found: &Found) -> Result<String, Wrong> {
-        let ipc_namespace = Namespaces::of_this_process().ipc;
-        let name = Entry { ipc_namespace, segment: found.segment, made: found.made }.name();
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
-        let file = secure_dir::c_string(name.as_bytes())?;
-        secure_dir::open(self.table, &self.directory, &file, flags).map(|_| name)
-    }
-
-    /// The page that the directory names. `None`: nobody has it any more.
-    fn find(&self, mine: Option<Found>) -> Result<Option<Found>, Why> {
-        for file in &self.files {
-            let entry = file.to_str().ok().and_then(Entry::parse).ok_or_else(|| self.no_group())?;
-            let (theirs, own) = (entry.ipc_namespace, Namespaces::of_this_process().ipc);
-            if theirs != 0 && own != 0 && theirs != own {
-                return Err(self.other_namespace());
-            }
-            if let Some(mine) = mine.filter(|mine| mine.made == entry.made) {
-                return Ok(Some(mine));
-            }
-            let Entry { made, segment, .. } = entry;
-            match self.attach(&entry)? {
-                Some(page) => return Ok(Some(Found { page, made, segment })),
-                // It may live where this process has no part of.
-                None if own == 0 && theirs != 0 => return Err(self.other_namespace()),
-                None => {}
-            }
+        if mine.is_some_and(|mine| mine.made == entry.made) {
+            return Ok(mine);
         }
-        Ok(None)
-    }
-
-    /// `None`: no process has the segment attached, so the kernel has freed it.
-    fn attach(&self, entry: &Entry) -> Result<Option<GroupPage<'static>>, Why> {
-        let memory = match Memory::attach(entry.segment) {
-            Ok(memory) => memory,
-            // The id is unused, or another segment's by now.
-            Err(Wrong::Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => return Ok(None),
-            Err(Wrong::OtherSize) => return self.other_version(entry).map(|()| None),
-            Err(Wrong::Errno(errno)) => return Err(Why::NoSharedMemory { errno }),
-            Err(what) => return Err(self.wrong(what)),
-        };
-        let page = GroupPage::look(memory.words);
-        if page.is_none_or(|page| page.made(entry.made) != entry.made) {
-            memory.detach();
-            return self.other_version(entry).map(|()| None);
+        let found = attach(&entry)?;
+        if found.is_some() {
+            return Ok(found);
         }
-        self.checked_page(memory).map(Some)
-    }
-
-    /// Fails if the segment is this group's page in the layout of another version: its processes live,
-    /// and a second page would be a second budget.
-    fn other_version(&self, entry: &Entry) -> Result<(), Why> {
-        match segment::first_words(entry.segment) {
-            Some(words) if group::is_of_other_version(words, entry.made) => {
-                Err(Why::OtherVersion { path: self.path.clone() })
-            }
-            _ => Ok(()),
+        // It may live where this process has no part of.
+        if own == 0 && theirs != 0 {
+            return Err(OTHER_NAMESPACE);
         }
     }
+    Ok(None)
+}
 
-    fn make(&self) -> Result<Found, Why> {
-        let memory = Memory::create().map_err(|wrong| {
-            let Wrong::Errno(errno) = wrong else { return self.wrong(wrong) };
-            Why::NoSharedMemory { errno }
-        })?;
-        let segment = memory.id;
-        let page = self.checked_page(memory)?;
-        page.is_named(self.name);
-        let made = page.made(real_mono_ns());
-        Ok(Found { page, made, segment })
+/// `None`: no process has the segment attached, so the kernel has freed it.
+fn attach(entry: &Entry) -> Result<Option<Page>, Failure> {
+    let &Entry { segment, made, .. } = entry;
+    let memory = match Memory::attach(segment) {
+        Ok(memory) => Some(memory),
+        // The id is unused, or another segment's by now.
+        Err(Wrong::Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => return Ok(None),
+        Err(Wrong::OtherSize) => None,
+        Err(wrong @ Wrong::Errno(_)) => return Err(Failure::Memory(wrong)),
+        Err(what) => return Err(what.into()),
+    };
+    if let Some(memory) = memory {
+        let is_it = |page: &GroupPage| page.made(made) == made;
+        if GroupPage::look(memory.words).is_some_and(|page| is_it(&page)) {
+            let words = checked(memory)?;
+            return Ok(Some(Page { words, made, segment }));
+        }
+        memory.detach();
     }
+    // This group's page in the layout of another version: its processes live, and a second page would be a second budget.
+    let first = segment::first_words(segment);
+    match first.is_some_and(|words| group::is_of_other_version(words, made)) {
+        true => Err(OTHER_VERSION),
+        false => Ok(None),
+    }
+}
 
-    /// The page in this memory, if it is a group page of this version and pid namespace.
-    fn checked_page(&self, memory: Memory) -> Result<GroupPage<'static>, Why> {
-        let namespace = Member::namespace();
-        GroupPage::open(memory.words, namespace).map_err(|why| {
-            // Otherwise a group whose members have all exited would exist as long as this process.
-            memory.detach();
-            match why {
-                Unusable::NotAGroup => self.no_group(),
-                Unusable::OtherNamespace => self.other_namespace(),
+/// The oldest page of this name that somebody has attached, but for this process's: its directory was removed while
+/// its members live.
+fn nameless(name: &str, mine: Option<Page>) -> Option<Page> {
+    let mut oldest: Option<Page> = None;
+    Memory::each_attached(|segment| {
+        if mine.is_some_and(|mine| mine.segment == segment) {
+            return;
+        }
+        let Ok(memory) = Memory::attach(segment) else { return };
+        let is_it = |page: &GroupPage| page.is_group_of(name, Member::namespace());
+        match GroupPage::look(memory.words).filter(is_it) {
+            Some(words) if oldest.is_none_or(|oldest| words.made(1) < oldest.made) => {
+                oldest = Some(Page { words, made: words.made(1), segment });
             }
-        })
-    }
+            _ => memory.detach(),
+        }
+    });
+    oldest
+}
 
-    fn wrong(&self, what: Wrong) -> Why {
-        Why::File { path: self.path.clone(), what }
-    }
+fn make(name: &str) -> Result<Page, Failure> {
+    let memory = Memory::create().map_err(Failure::Memory)?;
+    let segment = memory.id;
+    let words = checked(memory)?;
+    words.is_named(name);
+    Ok(Page { words, made: words.made(real_mono_ns()), segment })
+}
 
-    fn no_group(&self) -> Why {
-        Why::NotAGroup { path: self.path.clone() }
-    }
-
-    fn other_namespace(&self) -> Why {
-        Why::OtherNamespace { path: self.path.clone() }
-    }
+/// The page in this memory, if it is a group page of this version and pid namespace.
+fn checked(memory: Memory) -> Result<GroupPage<'static>, Failure> {
+    GroupPage::open(memory.words, Member::namespace()).map_err(|why| {
+        // Otherwise a group whose members have all exited would exist as long as this process.
+        memory.detach();
+        match why {
+            Unusable::NotAGroup => NOT_A_GROUP,
+            Unusable::OtherNamespace => OTHER_NAMESPACE,
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::private_table;
     use std::fs;
     use vramtrace_format::proc::Life;
 
@@ -324,7 +333,7 @@ mod tests {
             let mut files = fs::read_dir(format!("{}/group.{}", self.0, name("a"))).unwrap();
             let name = files.next().unwrap().unwrap().file_name().into_string().unwrap();
             assert!(files.next().is_none());
-            Entry::parse(&name).unwrap()
+            Entry::parse(&CString::new(name).unwrap()).unwrap()
         }
     }
 
@@ -334,11 +343,17 @@ mod tests {
         }
     }
 
+    /// In a task.
+    fn open(place: &Scratch, what: &str) -> Result<GroupPage<'static>, String> {
+        let open = |table: &_| super::open(table, &place.0, &name(what), None);
+        private_table::run(open).unwrap().map(|held| held.page.words)
+    }
+
     #[test]
     fn all_find_the_same_page_and_a_dead_one_is_made_anew() {
         let place = Scratch::new("same");
         let me = Member { pid: 1, segment: 2, made: 3 };
-        let open = |what| open(&place.0, &name(what), None).map(|held| held.page);
+        let open = |what| open(&place, what);
         let first = open("a").ok().unwrap();
         let slot = first.join(me, |_| Life::Alive).unwrap();
         let device = first.device(&[1; 16], 0, 100).unwrap();
@@ -355,19 +370,19 @@ mod tests {
         }
         let other = Entry { ipc_namespace: 1, ..entry };
         place.put(&other);
-        assert!(matches!(open("a"), Err(Why::OtherNamespace { .. })));
+        assert!(open("a").is_err_and(|why| why.contains("of another container")));
     }
 
     #[test]
     fn who_finds_it_locked_waits_and_gives_up() {
         let place = Scratch::new("locked");
-        drop(open(&place.0, &name("a"), None));
+        assert!(open(&place, "a").is_ok());
         private_table::run(|table| {
             let directory = secure_dir::directory(table, place.0.as_bytes()).unwrap();
             assert!(lock(&directory));
-            assert!(matches!(open(&place.0, &name("a"), None), Err(Why::Busy { .. })));
+            assert!(open(&place, "a").is_err_and(|why| why.contains("is locked")));
         })
         .unwrap();
-        assert!(open(&place.0, &name("a"), None).is_ok());
+        assert!(open(&place, "a").is_ok());
     }
 }

@@ -33,7 +33,7 @@ impl Growth {
     /// Reserves the growth that a request of `size` bytes may cause. Must be followed by
     /// [`Growth::finish`] with the same size. The ticket is one for [`Growth::ticket_after`].
     #[inline(always)]
-    pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
+    pub fn ask(&self, budget: &Budget, size: u64) -> Result<Ticket, Refusal> {
         let mut state = self.state.lock();
         state.asked = state.asked.wrapping_add(1);
         if self.striped.is_open() || state.asked.is_multiple_of(RARELY) {
@@ -51,13 +51,13 @@ impl Growth {
 
     /// As `ask`, after the figures were read again: if the driver's used bytes are below the ledger's,
     /// the driver's are used.
-    pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
+    pub fn ask_again(&self, budget: &Budget, size: u64) -> Result<Ticket, Refusal> {
         let used = |state: &State| state.used().min(state.used_in_driver());
         self.ask_from(self.lock_exactly(), budget, size, used)
     }
 
     /// As `ask`, for memory whose blocks only the driver knows: graphs'.
-    pub fn ask_by_driver(&self, budget: Option<&Budget>, size: u64) -> Result<Ticket, Refusal> {
+    pub fn ask_by_driver(&self, budget: &Budget, size: u64) -> Result<Ticket, Refusal> {
         self.ask_from(self.lock(), budget, size, State::used_in_driver)
     }
 
@@ -76,7 +76,7 @@ impl Growth {
     fn ask_from(
         &self,
         mut state: Guard<'_, State>,
-        budget: Option<&Budget>,
+        budget: &Budget,
         size: u64,
         used: impl FnOnce(&State) -> u64,
     ) -> Result<Ticket, Refusal> {
@@ -103,7 +103,7 @@ impl Growth {
     #[inline(always)]
     pub fn finish(
         &self,
-        budget: Option<&Budget>,
+        budget: &Budget,
         size: u64,
         got: bool,
         reading: Option<(Ticket, Reading)>,
@@ -133,7 +133,7 @@ impl Growth {
     fn settle(
         &self,
         state: Guard<'_, State>,
-        budget: Option<&Budget>,
+        budget: &Budget,
         before: (u64, i64),
         report: impl FnOnce(Change),
     ) {
@@ -148,7 +148,7 @@ impl Growth {
     fn settle_changed(
         &self,
         mut state: Guard<'_, State>,
-        budget: Option<&Budget>,
+        budget: &Budget,
         before: (u64, i64),
         report: impl FnOnce(Change),
     ) {
@@ -262,7 +262,7 @@ impl Growth {
     /// Applies figures that were read outside a request: after a trim, or periodically.
     pub fn observe(
         &self,
-        budget: Option<&Budget>,
+        budget: &Budget,
         ticket: Ticket,
         reading: Reading,
         report: impl FnOnce(Change),

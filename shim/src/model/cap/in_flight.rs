@@ -9,7 +9,7 @@ use crate::runtime::panic_boundary::catch;
 #[must_use]
 pub struct InFlight<'a> {
     pub growth: &'a Growth,
-    pub budget: Option<&'a Budget>,
+    pub budget: &'a Budget,
     pub size: u64,
     /// What [`Growth::ask`] returned.
     pub asked: Ticket,
@@ -52,17 +52,13 @@ mod tests {
     fn a_call_that_never_came_back_gives_its_promise_back() {
         let (budget, pool) = (Budget::default(), Growth::default());
         budget.set_limit(Some(32 * MIB));
-        let asked = pool.ask(Some(&budget), MIB).unwrap();
-        let lost = InFlight { growth: &pool, budget: Some(&budget), size: MIB, asked };
+        let asked = pool.ask(&budget, MIB).unwrap();
+        let lost = InFlight { growth: &pool, budget: &budget, size: MIB, asked };
         assert_eq!(budget.counted(), 32 * MIB);
         drop(lost);
         assert_eq!(budget.counted(), 0);
-        let asked = pool.ask(Some(&budget), MIB).unwrap();
-        InFlight { growth: &pool, budget: Some(&budget), size: MIB, asked }.finish(
-            true,
-            None,
-            |_| (),
-        );
+        let asked = pool.ask(&budget, MIB).unwrap();
+        InFlight { growth: &pool, budget: &budget, size: MIB, asked }.finish(true, None, |_| ());
         assert_eq!(pool.known(), (32 * MIB, MIB));
     }
 }

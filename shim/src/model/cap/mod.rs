@@ -44,6 +44,7 @@ pub use counting::add_saturating;
 use group::Group;
 pub use making::{Making, Turn};
 use managed::Managed;
+use once_cell::race::OnceRef;
 use orders::Orders;
 pub use soft::Crossing;
 
@@ -54,13 +55,13 @@ use crate::config::CapRules;
 use crate::runtime::attention;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
-use std::ptr::null_mut;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
+use vramtrace_format::capspec::CapSpec;
 use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::policy::Mode;
-use vramtrace_format::{ContextId, DeviceId, Kind, uuid};
+use vramtrace_format::{ContextId, DeviceId, Kind};
 
 /// The driver's facts of a device that are needed to find its rule in the cap.
 #[derive(Clone, Copy, Debug)]
@@ -94,15 +95,10 @@ pub struct Cap {
     ordered: AtomicPtr<AtomicU64>,
     rules: CapRules,
     ask: Ask,
-    /// The group, once it is joined.
-    group: AtomicPtr<Group>,
+    group: Option<Group>,
+    /// One thread at a time joins the group, and finds the limits of a device.
     joining: Lock<()>,
-    /// It was reported that the process cannot join again.
-    lost: AtomicBool,
-    /// The members that were named last as those that cannot be checked.
-    unchecked: AtomicU64,
     pub orders: Orders<LIVE_DEVICES>,
-    array_pages: ArrayPages,
 }
 
 const DEVICES: usize = 256;
@@ -111,58 +107,38 @@ static NO_ORDER: AtomicU64 = AtomicU64::new(0);
 /// No driver grants a request of this size: such a request does not enter a sum.
 const ABSURD: u64 = 1 << 60;
 
+#[derive(Default)]
 struct DeviceCap {
     budget: Budget,
-    /// Whether the device's rule was looked up.
-    resolved: AtomicBool,
+    /// Set once the device's rule was looked up.
+    facts: OnceRef<'static, DeviceFacts>,
     /// Whether a limit was set while running, which replaces the rule's.
     ordered: AtomicBool,
-    /// 0 = not known yet.
-    total: AtomicU64,
-    uuid: [AtomicU64; 2],
     /// Context and unattributed bytes, a part of the budget's count.
     outside: AtomicU64,
     managed: Managed,
-    /// Bytes of pages that small arrays share which are no array's, a part of the budget's count.
-    beside_arrays: AtomicU64,
+    array_pages: ArrayPages,
     making: Making,
-}
-
-impl DeviceCap {
-    fn new(only_warns: bool) -> DeviceCap {
-        DeviceCap {
-            budget: Budget::new(only_warns),
-            resolved: AtomicBool::new(false),
-            ordered: AtomicBool::new(false),
-            total: AtomicU64::new(0),
-            uuid: Default::default(),
-            outside: AtomicU64::new(0),
-            managed: Managed::default(),
-            beside_arrays: AtomicU64::new(0),
-            making: Making::default(),
-        }
-    }
 }
 
 impl Cap {
     #[allow(clippy::disallowed_methods)] // once, at the start
-    pub fn new(rules: CapRules, ask: Ask) -> Cap {
+    pub fn new(mut rules: CapRules, ask: Ask) -> Cap {
         let only_warns = rules.mode == Mode::Warn;
         // Not constructed on the stack, which may be small.
-        let devices: Box<[_]> = (0..DEVICES).map(|_| DeviceCap::new(only_warns)).collect();
+        let budgets = (0..DEVICES).map(|_| Budget::new(only_warns));
+        let devices: Box<[_]> =
+            budgets.map(|budget| DeviceCap { budget, ..DeviceCap::default() }).collect();
         Cap {
             set: AtomicBool::new(
                 rules.spec.is_some() || rules.soft.is_some() || rules.group.is_some(),
             ),
             bad: AtomicBool::new(rules.bad),
-            group: AtomicPtr::new(null_mut()),
+            group: rules.group.take().map(Group::new),
             joining: Lock::new(()),
-            lost: AtomicBool::new(false),
-            unchecked: AtomicU64::new(0),
             order: AtomicU64::new(0),
             ordered: AtomicPtr::new((&raw const NO_ORDER).cast_mut()),
             orders: Orders::default(),
-            array_pages: ArrayPages::default(),
             rules,
             ask,
             warned: AtomicBool::new(false),
@@ -193,169 +169,112 @@ impl Cap {
         !self.warned.swap(true, Relaxed)
     }
 
-    /// The device's count, with its limit if there is one. `None` for the unknown device.
     #[inline]
-    pub fn budget(&self, device: DeviceId) -> Option<&Budget> {
-        if device == DeviceId::UNKNOWN {
-            return None;
-        }
-        let cap = &self.devices[device.0 as usize];
-        if !cap.resolved.load(Acquire) && self.is_set() {
+    fn of(&self, device: DeviceId) -> &DeviceCap {
+        &self.devices[device.0 as usize]
+    }
+
+    /// The device's count, with its limit if there is one.
+    #[inline]
+    pub fn budget(&self, device: DeviceId) -> &Budget {
+        let cap = self.of(device);
+        if cap.facts.get().is_none() && self.is_set() {
             self.resolve(device, cap);
         }
-        Some(&cap.budget)
+        &cap.budget
     }
 
     #[cold]
     fn resolve(&self, device: DeviceId, cap: &DeviceCap) {
-        let Some(facts) = (self.ask)(device) else { return };
-        // One thread at a time: a group is joined once for each device.
-        let _one = self.joining.lock();
-        if cap.resolved.load(Acquire) {
+        if device == DeviceId::UNKNOWN {
             return;
         }
-        let spec = self.rules.spec.as_ref();
-        let limit =
-            spec.and_then(|spec| spec.limit(device.0.into(), &facts.uuid, facts.total_bytes));
-        cap.total.store(facts.total_bytes, Relaxed);
-        let words = uuid::to_words(&facts.uuid);
-        cap.uuid.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+        let Some(facts) = (self.ask)(device) else { return };
+        let _one = self.joining.lock();
+        if cap.facts.get().is_some() {
+            return;
+        }
         if !cap.ordered.load(Relaxed) {
-            cap.budget.set_limit(limit);
+            let spec = self.rules.spec.as_ref();
+            let limit =
+                |spec: &CapSpec| spec.limit(device.0.into(), &facts.uuid, facts.total_bytes);
+            cap.budget.set_limit(spec.and_then(limit));
         }
-        self.set_soft(cap);
-        match self.join().and_then(|group| self.share(group, device, &facts)) {
-            Ok(Some(share)) => cap.budget.share_with(share),
-            Ok(None) => {}
-            // Nothing is granted: a cap that cannot be kept must not become none.
-            Err(()) => cap.budget.set_limit(Some(0)),
+        self.set_soft(cap, Some(&facts));
+        if let Some(group) = &self.group {
+            match self.join(group).then(|| group.share(device, &facts)).flatten() {
+                Some(share) => cap.budget.share_with(share),
+                // Nothing is granted: a cap that cannot be kept must not become none.
+                None => cap.budget.set_limit(Some(0)),
+            }
         }
-        cap.resolved.store(true, Release);
+        // Leaked: once for each device.
+        let _ = cap.facts.set(Box::leak(Box::new(facts)));
     }
 
-    fn set_soft(&self, cap: &DeviceCap) {
-        let total = Some(cap.total.load(Relaxed)).filter(|total| *total > 0);
+    fn set_soft(&self, cap: &DeviceCap, facts: Option<&DeviceFacts>) {
+        let total = facts.map(|facts| facts.total_bytes).filter(|total| *total > 0);
         let whole = cap.budget.limit().or(total);
         let soft = self.rules.soft.zip(whole).map(|(soft, whole)| soft.bytes(whole));
         cap.budget.set_soft(soft);
     }
 
-    /// The process's group, joined at the first need. Under the lock. `Err`: it cannot be joined.
-    fn join(&self) -> Result<&Group, ()> {
-        static NONE: Group = Group::none();
-        if let Some(known) = self.joined() {
-            return Ok(known);
+    /// Under the lock. False: the group cannot be joined.
+    fn join(&self, group: &Group) -> bool {
+        let is_joined = group.join();
+        if !is_joined {
+            self.bad.store(true, Relaxed);
         }
-        let Some(spec) = &self.rules.group else { return Ok(&NONE) };
-        match Group::join(spec) {
-            Ok(group) => {
-                let group = Box::into_raw(Box::new(group));
-                self.group.store(group, Release);
-                // SAFETY: never freed.
-                Ok(unsafe { &*group })
-            }
-            Err(why) => {
-                if !self.bad.swap(true, Relaxed) {
-                    log::line(format_args!(
-                        "VRAMTRACE_CAP_GROUP={}: {why}; every request for GPU memory is refused",
-                        spec.name
-                    ));
-                }
-                Err(())
-            }
-        }
-    }
-
-    /// The process's part in the group's budget of a device. `Err`: it can have none, which is reported.
-    fn share(
-        &self,
-        group: &Group,
-        device: DeviceId,
-        facts: &DeviceFacts,
-    ) -> Result<Option<GroupShare>, ()> {
-        group.share(device, facts).map_err(|why| {
-            let name = self.group_name().unwrap_or_default();
-            log::line(format_args!("VRAMTRACE_CAP_GROUP={name}: cuda:{}: {why}", device.0));
-        })
+        is_joined
     }
 
     /// Joins the group, if there is one to join, so that a group which cannot be joined fails the
     /// program's first call and not a later one.
     pub fn join_early(&self) {
-        if self.rules.group.is_some() {
+        if let Some(group) = &self.group {
             let _one = self.joining.lock();
-            let _ = self.join();
+            self.join(group);
         }
     }
 
     pub fn group_name(&self) -> Option<&str> {
-        self.rules.group.as_ref().map(|group| group.name.as_str())
-    }
-
-    fn joined(&self) -> Option<&Group> {
-        // SAFETY: null, or never freed.
-        unsafe { self.group.load(Acquire).as_ref() }
+        self.group.as_ref().map(|group| group.spec.name.as_str())
     }
 
     /// Removes members of the group that are dead, which frees their share.
     pub fn reap(&self) {
         self.keep_group();
-        self.joined().into_iter().for_each(Group::reap);
+        self.group.as_ref().inspect(|group| group.reap());
     }
 
     /// Joins the group again, with what this process holds, if it was removed or the page has lost its name. Called before
     /// a refusal, and from time to time at the end of a call.
     pub fn keep_group(&self) {
-        let Some(group) = self.joined() else { return };
-        if group.is_lost() {
-            self.join_again();
+        let Some(group) = &self.group else { return };
+        if group.is_lost_as_seen() {
+            self.join_again(group);
         }
         self.devices.iter().for_each(|cap| cap.budget.align());
     }
 
     #[cold]
-    fn join_again(&self) {
+    fn join_again(&self, group: &Group) {
         let _one = self.joining.lock();
-        // Another thread may have been faster.
-        let (Some(group), Some(spec)) = (self.joined(), &self.rules.group) else { return };
-        let name = &spec.name;
-        match group.again(spec) {
-            Ok(None) => {}
-            Ok(Some((again, has_moved, what))) => {
-                let again = Box::into_raw(Box::new(again));
-                // SAFETY: never freed.
-                let group = unsafe { &*again };
-                for (ordinal, cap) in self.devices.iter().enumerate() {
-                    if !has_moved || cap.budget.share().is_none() {
-                        continue;
-                    }
-                    let word = |at: usize| cap.uuid[at].load(Relaxed);
-                    let uuid = uuid::from_words([word(0), word(1)]);
-                    let facts = DeviceFacts { uuid, total_bytes: cap.total.load(Relaxed) };
-                    if let Ok(Some(share)) = self.share(group, DeviceId(ordinal as u8), &facts) {
-                        cap.budget.share_with(share);
-                    }
-                }
-                self.group.store(again, Release);
-                log::line(format_args!("VRAMTRACE_CAP_GROUP={name}: {what}"));
-            }
-            // Its requests are refused, if it is no member; else its limit holds as it is.
-            Err(why) if !group.is_member() && !self.lost.swap(true, Relaxed) => {
-                log::line(format_args!(
-                    "VRAMTRACE_CAP_GROUP={name}: this process was removed while it lives, and cannot join \
-                     again: {why}; every request for GPU memory is refused"
-                ));
-            }
-            Err(_) => {}
+        if !group.join_again() {
+            return;
+        }
+        for (ordinal, cap) in self.devices.iter().enumerate() {
+            let facts = cap.facts.get().filter(|_| cap.budget.share().is_some());
+            let share = facts.and_then(|facts| group.share(DeviceId(ordinal as u8), facts));
+            share.into_iter().for_each(|share| cap.budget.share_with(share));
         }
     }
 
     /// After a refusal by the group: names the members of which it cannot be told whether they live, if they are others
     /// than the last time.
     pub fn name_unchecked(&self) {
-        let pids = self.joined().map(Group::unchecked).unwrap_or_default();
-        let sum = pids.iter().fold(0, |sum: u64, pid| sum.rotate_left(7) ^ u64::from(*pid));
-        if self.unchecked.swap(sum, Relaxed) != sum && !pids.is_empty() {
+        let pids = self.group.as_ref().map(Group::unchecked).unwrap_or_default();
+        if !pids.is_empty() {
             log::line(format_args!(
                 "VRAMTRACE_CAP_GROUP={}: from here it cannot be told whether these members still run: \
                  {pids:?}; what they hold counts; `vramtrace ps` removes those that have ended",
@@ -367,11 +286,10 @@ impl Cap {
     /// Sets another limit for a device.
     pub fn set_limit(&self, device: DeviceId, limit: Option<u64>) {
         self.set.store(true, Relaxed);
-        let Some(budget) = self.budget(device) else { return };
-        let cap = &self.devices[device.0 as usize];
+        let (budget, cap) = (self.budget(device), self.of(device));
         cap.ordered.store(true, Relaxed);
         budget.set_limit(limit);
-        self.set_soft(cap);
+        self.set_soft(cap, cap.facts.get());
     }
 
     /// Orders have numbers, of which the last one is at `last`.
@@ -395,18 +313,16 @@ impl Cap {
     /// The device's budget, if a limit applies to it.
     #[inline]
     pub fn limited(&self, device: DeviceId) -> Option<&Budget> {
-        if !self.is_set() {
-            return None;
-        }
-        self.budget(device).filter(|budget| budget.limit().is_some() || budget.share().is_some())
+        let is_limited = |budget: &Budget| budget.limit().is_some() || budget.share().is_some();
+        self.is_set().then(|| self.budget(device)).filter(|budget| is_limited(budget))
     }
 
     pub fn limit(&self, device: DeviceId) -> Option<u64> {
-        self.budget(device).and_then(Budget::limit)
+        self.budget(device).limit()
     }
 
     pub fn soft_limit(&self, device: DeviceId) -> Option<u64> {
-        self.budget(device).and_then(|budget| budget.soft().limit())
+        self.budget(device).soft().limit()
     }
 
     /// The limit that is enforced and that the program sees; `None` where the cap only warns.
@@ -421,13 +337,13 @@ impl Cap {
 
     /// The group's limit for the device and its count, if a limit is enforced.
     pub fn enforced_by_group(&self, device: DeviceId) -> Option<(u64, u64)> {
-        let share = self.budget(device)?.share().filter(|_| !self.only_warns())?;
+        let share = self.budget(device).share().filter(|_| !self.only_warns())?;
         Some((share.limit()?, share.sum()))
     }
 
     /// The group's limit for a device; the outer `None`: the process is in no group.
     pub fn group_limit(&self, device: DeviceId) -> Option<Option<u64>> {
-        Some(self.budget(device)?.share()?.limit())
+        Some(self.budget(device).share()?.limit())
     }
 
     /// What happened since the last call: soft limits that were crossed, another limit of the
@@ -469,21 +385,18 @@ impl Cap {
 
     #[inline]
     fn countable(&self, device: DeviceId, bytes: u64) -> Option<&Budget> {
-        let budget = self.budget(device)?;
-        (bytes < ABSURD || self.limited(device).is_some()).then_some(budget)
+        (bytes < ABSURD || self.limited(device).is_some()).then(|| self.budget(device))
     }
 
     #[inline]
     fn managed(&self, device: DeviceId, kind: Kind) -> Option<&Managed> {
-        (kind == Kind::Managed).then(|| &self.devices[device.0 as usize].managed)
+        (kind == Kind::Managed).then(|| &self.of(device).managed)
     }
 
     /// The driver has freed these physical bytes of `kind`.
     #[inline]
     pub fn went(&self, device: DeviceId, kind: Kind, bytes: u64) {
-        if let Some(budget) = self.budget(device) {
-            budget.give_back(bytes, self.managed(device, kind));
-        }
+        self.budget(device).give_back(bytes, self.managed(device, kind));
     }
 
     /// Before an array of up to 1 MiB is created: counts the page that it may begin, by `take`. One for which there is room in
@@ -495,79 +408,60 @@ impl Cap {
         size: u64,
         take: impl FnOnce(&Budget, u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        let take = |bytes| match self.budget(device) {
-            Some(budget) if bytes > 0 => take(budget, bytes),
-            _ => Ok(()),
-        };
-        self.array_pages.comes(of, size, take, |change| self.note_beside_arrays(device, change))
+        let take = |bytes| if bytes > 0 { take(self.budget(device), bytes) } else { Ok(()) };
+        self.of(device).array_pages.comes(of, size, take)
     }
 
     /// The driver has destroyed it, or has not created it.
     pub fn array_went(&self, device: DeviceId, of: Sharing, size: u64) {
         let give_back = |bytes: u64| self.grow(device, -(bytes as i64));
-        let note = |change| self.note_beside_arrays(device, change);
-        self.array_pages.went(of, size, give_back, note);
+        self.of(device).array_pages.went(of, size, give_back);
     }
 
     /// The context has ended; the bytes of its arrays leave the count elsewhere.
     pub fn arrays_ended(&self, device: DeviceId, context: ContextId) {
-        let rest = self.array_pages.ended(context);
-        self.note_beside_arrays(device, -rest);
-        self.grow(device, -rest);
+        self.grow(device, -self.of(device).array_pages.ended(context));
     }
 
-    fn note_beside_arrays(&self, device: DeviceId, change: i64) {
-        add_saturating(&self.devices[device.0 as usize].beside_arrays, change, Relaxed);
-    }
-
-    /// Bytes of the pages that small arrays share which are no array's.
+    /// Bytes of the pages that small arrays share which are no array's, a part of the budget's count.
     pub fn beside_arrays(&self, device: DeviceId) -> u64 {
-        self.devices[device.0 as usize].beside_arrays.load(Relaxed)
+        self.of(device).array_pages.rest()
     }
 
     /// How contexts are made on the device.
     pub fn making(&self, device: DeviceId) -> &Making {
-        &self.devices[device.0 as usize].making
+        &self.of(device).making
     }
 
     /// Bytes counted for allocations and reserved for calls in progress: without the driver's own
     /// bytes, and without the rest of a step of managed memory.
-    pub fn held(&self, device: DeviceId, live: u64) -> u64 {
+    pub fn held(&self, device: DeviceId) -> u64 {
         let look = |beside: u64| {
-            let counted = self.counted(device, live);
-            counted.saturating_sub(self.outside(device)).saturating_sub(beside)
+            self.counted(device).saturating_sub(self.outside(device)).saturating_sub(beside)
         };
-        self.devices[device.0 as usize].managed.beside(look)
+        self.of(device).managed.beside(look)
     }
 
     /// Physical bytes that changed outside a reservation.
     pub fn grow(&self, device: DeviceId, delta: i64) {
-        if let Some(budget) = self.budget(device) {
-            budget.charge(delta);
-        }
+        self.budget(device).charge(delta);
     }
 
     /// Charges bytes that the driver took or freed for itself: contexts, kernels, unattributed bytes.
     pub fn charge(&self, device: DeviceId, delta: i64) {
-        let cap = &self.devices[device.0 as usize];
-        add_saturating(&cap.outside, delta, Relaxed);
-        if device != DeviceId::UNKNOWN {
-            // Also before the limit is known: it counts from the start.
-            cap.budget.charge(delta);
-        }
+        add_saturating(&self.of(device).outside, delta, Relaxed);
+        // Also before the limit is known: it counts from the start.
+        self.of(device).budget.charge(delta);
     }
 
     /// Context and unattributed bytes as charged so far.
     pub fn outside(&self, device: DeviceId) -> u64 {
-        self.devices[device.0 as usize].outside.load(Relaxed)
+        self.of(device).outside.load(Relaxed)
     }
 
-    /// The whole count; `live` is the ledger's sum, used for the unknown device.
-    pub fn counted(&self, device: DeviceId, live: u64) -> u64 {
-        match self.budget(device) {
-            Some(budget) => budget.counted(),
-            None => live.saturating_add(self.outside(device)),
-        }
+    /// The whole count.
+    pub fn counted(&self, device: DeviceId) -> u64 {
+        self.budget(device).counted()
     }
 }
 

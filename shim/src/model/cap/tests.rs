@@ -33,11 +33,11 @@ fn a_device_without_a_rule_has_no_cap_and_counts_all_the_same() {
     promise.commit(100 * GIB as i64).unwrap();
     cap.went(DeviceId(0), Kind::Device, 1);
     cap.charge(DeviceId(0), 5);
-    assert_eq!(cap.counted(DeviceId(0), 7), 100 * GIB + 4);
+    assert_eq!(cap.counted(DeviceId(0)), 100 * GIB + 4);
     let absurd =
         cap.reserve(DeviceId(0), Kind::Device, u64::MAX, || panic!("the driver's to refuse"));
     assert!(absurd.is_ok());
-    assert_eq!(cap.counted(DeviceId(0), 7), 100 * GIB + 4);
+    assert_eq!(cap.counted(DeviceId(0)), 100 * GIB + 4);
     assert!(cap.limited(DeviceId(0)).is_none() && cap.limited(DeviceId(1)).is_some());
 }
 
@@ -48,10 +48,10 @@ fn a_cap_that_only_warns_counts_on() {
     assert!(cap.reserve(DeviceId(0), Kind::Device, 2 * GIB, || ()).is_err(), "it says so");
     let mut promise = cap.reserve_anyway(DeviceId(0), Kind::Device, 2 * GIB);
     promise.commit(3 * GIB as i64).unwrap();
-    assert_eq!(cap.counted(DeviceId(0), 0), 3 * GIB);
+    assert_eq!(cap.counted(DeviceId(0)), 3 * GIB);
     assert_eq!((cap.limit(DeviceId(0)), cap.enforced(DeviceId(0))), (Some(GIB), None));
     drop(cap.reserve_anyway(DeviceId(0), Kind::Managed, 3 << 20));
-    assert_eq!(cap.counted(DeviceId(0), 0), 3 * GIB);
+    assert_eq!(cap.counted(DeviceId(0)), 3 * GIB);
     assert!(cap.warns_first() && !cap.warns_first());
 }
 
@@ -98,7 +98,7 @@ fn what_was_charged_before_the_limit_was_known_counts() {
     cap.charge(DeviceId(0), 10);
     assert_eq!(cap.limit(DeviceId(0)), None, "the driver does not know yet");
     assert_eq!(cap.limit(DeviceId(0)), Some(GIB / 2));
-    assert_eq!(cap.counted(DeviceId(0), 0), 10);
+    assert_eq!(cap.counted(DeviceId(0)), 10);
 }
 
 #[test]

@@ -265,7 +265,7 @@ impl NvmlReader {
 fn accounted(p: &Process, device: DeviceId) -> AccountedBytes {
     let live = p.ledger.live(device);
     let managed = p.ledger.live_of(device, Kind::Managed);
-    let held = p.cap.held(device, live);
+    let held = p.cap.held(device);
     let live = live.saturating_add(p.cap.beside_arrays(device));
     AccountedBytes { held, live, managed }
 }

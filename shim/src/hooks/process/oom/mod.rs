@@ -293,7 +293,7 @@ fn requested(
     cache: Option<CacheBytes>,
 ) -> Refusal {
     let live = p.ledger.live(device);
-    let (counted, contexts) = (p.cap.counted(device, live), p.contexts.bytes_on(device));
+    let (counted, contexts) = (p.cap.counted(device), p.contexts.bytes_on(device));
     let event = PostMortem {
         device,
         by: None,

@@ -169,7 +169,7 @@ impl Model {
             state: Lock::new(world.state),
             striped: ShardedCounter::default(),
         };
-        let (budget, program) = (Some(&budget), &self.programs[thread]);
+        let (budget, program) = (&budget, &self.programs[thread]);
         let (me, driver) = (&mut world.threads[thread], &mut world.driver);
         let reading = (Ticket(me.ticket), Reading { reserved: me.reserved, used: me.used });
         let step = program[me.at];
@@ -215,7 +215,7 @@ impl Model {
         if matches!(step, Finish(_) | Launched(_) | Observe) {
             *me = Thread { at: me.at, ..Thread::default() };
         }
-        world.counted = budget.map_or(0, Budget::counted);
+        world.counted = budget.counted();
         world.state = *growth.state.lock();
         let (reserved, counted, limit) = (world.driver.reserved, world.counted, self.limit);
         assert!(

@@ -106,16 +106,10 @@ impl State {
 
     /// Takes the growth from the budget that holding `wanted` bytes needs beyond what is taken for requests in flight.
     #[cold]
-    pub(super) fn take_more(
-        &mut self,
-        budget: Option<&Budget>,
-        wanted: u64,
-    ) -> Result<(), Refusal> {
+    pub(super) fn take_more(&mut self, budget: &Budget, wanted: u64) -> Result<(), Refusal> {
         let more = self.short_of(wanted).saturating_sub(self.pending);
         if more > 0 {
-            if let Some(budget) = budget {
-                budget.try_take(more)?;
-            }
+            budget.try_take(more)?;
             self.pending += more;
         }
         Ok(())
@@ -150,7 +144,7 @@ impl State {
     #[cold]
     pub(super) fn report(
         &self,
-        budget: Option<&Budget>,
+        budget: &Budget,
         reserved: u64,
         charged: i64,
         report: impl FnOnce(Change),
@@ -162,9 +156,9 @@ impl State {
         // the file never shows more than was counted.
         if delta < 0 {
             report(change);
-            charge_budget(budget, charge);
+            budget.charge(charge);
         } else {
-            charge_budget(budget, charge);
+            budget.charge(charge);
             if delta > 0 {
                 report(change);
             }
@@ -182,12 +176,4 @@ pub(super) fn block(size: u64) -> u64 {
 #[inline]
 pub(super) fn padding(size: u64) -> u64 {
     size.wrapping_neg() % GRAIN
-}
-
-/// Adds to the device's count; does nothing for the unknown device, which has no budget.
-#[inline]
-fn charge_budget(budget: Option<&Budget>, charge: i64) {
-    if let Some(budget) = budget {
-        budget.charge(charge);
-    }
 }

@@ -14,16 +14,16 @@ fn read(growth: &Growth, reserved: u64, used: u64) -> Option<(Ticket, Reading)> 
 #[test]
 fn growth_goes_in_steps_of_32_mib() {
     let (budget, pool) = (capped(1 << 30), Growth::default());
-    pool.ask(Some(&budget), 1000).unwrap();
+    pool.ask(&budget, 1000).unwrap();
     assert_eq!(budget.counted(), 32 * MIB);
     let mut reported = None;
-    pool.finish(Some(&budget), 1000, true, read(&pool, 32 * MIB, 1000), |c| reported = Some(c));
+    pool.finish(&budget, 1000, true, read(&pool, 32 * MIB, 1000), |c| reported = Some(c));
     let grown = Change { delta: 32 * MIB as i64, reserved: 32 * MIB, used: 1024 };
     assert_eq!(reported, Some(grown));
     assert_eq!(budget.counted(), 32 * MIB);
-    pool.ask(Some(&budget), 100 * MIB).unwrap();
+    pool.ask(&budget, 100 * MIB).unwrap();
     assert_eq!(budget.counted(), 128 * MIB);
-    pool.finish(Some(&budget), 100 * MIB, false, None, |_| ());
+    pool.finish(&budget, 100 * MIB, false, None, |_| ());
     assert_eq!(budget.counted(), 32 * MIB);
 }
 
@@ -36,8 +36,8 @@ fn under_a_cap_that_came_later_blocks_are_counted_as_under_any() {
         pool.allocated(MIB + 1);
     }
     for _ in 0..1000 {
-        pool.ask(Some(&budget), MIB).unwrap();
-        pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+        pool.ask(&budget, MIB).unwrap();
+        pool.finish(&budget, MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
         pool.freed(MIB);
     }
     let readings = pool.striped.readings.load(Ordering::Relaxed);
@@ -53,8 +53,8 @@ fn under_a_cap_that_came_later_blocks_are_counted_as_under_any() {
     }
     assert!(pool.striped.is_open());
     pool.freed(MIB);
-    pool.ask(Some(&budget), MIB).unwrap();
-    pool.finish(Some(&budget), MIB, true, None, |_| ());
+    pool.ask(&budget, MIB).unwrap();
+    pool.finish(&budget, MIB, true, None, |_| ());
     assert!(!pool.striped.is_open());
     assert_eq!(pool.known().1, 10 * MIB);
 }
@@ -64,56 +64,56 @@ fn the_first_request_under_a_cap_counts_what_came_without_one() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
     pool.allocated(MIB);
     let reading = Reading { reserved: 32 * MIB, used: Some(MIB) };
-    pool.observe(Some(&budget), pool.ticket(), reading, |_| ());
+    pool.observe(&budget, pool.ticket(), reading, |_| ());
     assert!(!pool.allocated(30 * MIB), "within this thread's share: only its cell is changed");
-    assert!(pool.ask(Some(&budget), 2 * MIB).is_err());
-    assert!(pool.ask(Some(&budget), MIB).is_ok());
+    assert!(pool.ask(&budget, 2 * MIB).is_err());
+    assert!(pool.ask(&budget, MIB).is_ok());
 }
 
 #[test]
 fn what_it_holds_is_never_refused() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
-    pool.ask(Some(&budget), MIB).unwrap();
-    pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+    pool.ask(&budget, MIB).unwrap();
+    pool.finish(&budget, MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
     budget.charge(MIB as i64); // above the cap now
     for _ in 0..31 {
-        pool.ask(Some(&budget), MIB).unwrap();
-        pool.finish(Some(&budget), MIB, true, None, |_| ());
+        pool.ask(&budget, MIB).unwrap();
+        pool.finish(&budget, MIB, true, None, |_| ());
     }
-    assert!(pool.ask(Some(&budget), 1).is_err());
+    assert!(pool.ask(&budget, 1).is_err());
     pool.freed(MIB);
-    assert!(pool.ask(Some(&budget), MIB).is_ok());
+    assert!(pool.ask(&budget, MIB).is_ok());
 }
 
 #[test]
 fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
-    pool.ask(Some(&budget), MIB).unwrap();
-    pool.ask(Some(&budget), MIB).unwrap();
+    pool.ask(&budget, MIB).unwrap();
+    pool.ask(&budget, MIB).unwrap();
     assert_eq!(budget.counted(), 32 * MIB);
-    pool.finish(Some(&budget), MIB, false, None, |_| ());
+    pool.finish(&budget, MIB, false, None, |_| ());
     assert_eq!(budget.counted(), 32 * MIB, "the second still needs it");
-    pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+    pool.finish(&budget, MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
     assert_eq!(budget.counted(), 32 * MIB);
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
+    pool.observe(&budget, ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
     assert_eq!(budget.counted(), 0);
 }
 
 #[test]
 fn memory_given_back_meanwhile_stays_promised_to_who_needs_it() {
     let (budget, pool) = (capped(64 * MIB), Growth::default());
-    pool.ask(Some(&budget), 40 * MIB).unwrap();
+    pool.ask(&budget, 40 * MIB).unwrap();
     let reading = read(&pool, 64 * MIB, 40 * MIB);
-    pool.finish(Some(&budget), 40 * MIB, true, reading, |_| ());
+    pool.finish(&budget, 40 * MIB, true, reading, |_| ());
     pool.freed(40 * MIB);
     // Forecast to be served from what is held; then a synchronisation takes that away.
-    pool.ask(Some(&budget), 20 * MIB).unwrap();
+    pool.ask(&budget, 20 * MIB).unwrap();
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
+    pool.observe(&budget, ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
     assert_eq!(budget.counted(), 32 * MIB);
     assert!(budget.try_take(33 * MIB).is_err());
-    pool.finish(Some(&budget), 20 * MIB, true, read(&pool, 32 * MIB, 20 * MIB), |_| ());
+    pool.finish(&budget, 20 * MIB, true, read(&pool, 32 * MIB, 20 * MIB), |_| ());
     assert_eq!(budget.counted(), 32 * MIB);
 }
 
@@ -121,16 +121,16 @@ fn memory_given_back_meanwhile_stays_promised_to_who_needs_it() {
 fn an_older_reading_does_not_undo_a_younger_one() {
     let (budget, pool) = (capped(1 << 30), Growth::default());
     let (old, young) = (pool.ticket(), pool.ticket());
-    pool.observe(Some(&budget), young, Reading { reserved: 64 * MIB, used: Some(0) }, |_| ());
-    pool.observe(Some(&budget), old, Reading { reserved: 32 * MIB, used: Some(0) }, |_| ());
+    pool.observe(&budget, young, Reading { reserved: 64 * MIB, used: Some(0) }, |_| ());
+    pool.observe(&budget, old, Reading { reserved: 32 * MIB, used: Some(0) }, |_| ());
     assert_eq!((pool.known().0, budget.counted()), (64 * MIB, 64 * MIB));
 }
 
 #[test]
 fn a_low_forecast_is_charged_when_seen() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
-    pool.ask(Some(&budget), MIB).unwrap();
-    pool.finish(Some(&budget), MIB, true, read(&pool, 64 * MIB, MIB), |_| ());
+    pool.ask(&budget, MIB).unwrap();
+    pool.finish(&budget, MIB, true, read(&pool, 64 * MIB, MIB), |_| ());
     assert_eq!(budget.counted(), 64 * MIB);
     assert!(budget.try_take(0).is_err());
 }
@@ -138,17 +138,12 @@ fn a_low_forecast_is_charged_when_seen() {
 #[test]
 fn when_the_driver_knows_of_fewer_used_bytes_it_is_believed_before_a_refusal() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
-    pool.ask(Some(&budget), 32 * MIB).unwrap();
-    pool.finish(Some(&budget), 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB), |_| ());
-    assert!(pool.ask(Some(&budget), MIB).is_err());
+    pool.ask(&budget, 32 * MIB).unwrap();
+    pool.finish(&budget, 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB), |_| ());
+    assert!(pool.ask(&budget, MIB).is_err());
     let ticket = pool.ticket();
-    pool.observe(
-        Some(&budget),
-        ticket,
-        Reading { reserved: 32 * MIB, used: Some(8 * MIB) },
-        |_| (),
-    );
-    assert!(pool.ask_again(Some(&budget), MIB).is_ok());
+    pool.observe(&budget, ticket, Reading { reserved: 32 * MIB, used: Some(8 * MIB) }, |_| ());
+    assert!(pool.ask_again(&budget, MIB).is_ok());
 }
 
 /// Two blocks fill a step to the last byte. The driver's figure is 1022 bytes lower, and by it
@@ -158,19 +153,19 @@ fn the_drivers_figure_without_padding_does_not_let_a_request_pass() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
     let size = 16 * MIB - 511;
     for blocks in 1..=2 {
-        pool.ask(Some(&budget), size).unwrap();
+        pool.ask(&budget, size).unwrap();
         let reading = read(&pool, 32 * MIB, blocks * size);
-        pool.finish(Some(&budget), size, true, reading, |_| ());
+        pool.finish(&budget, size, true, reading, |_| ());
     }
     let ticket = pool.ticket();
     let reading = Reading { reserved: 32 * MIB, used: Some(2 * size) };
-    pool.observe(Some(&budget), ticket, reading, |_| ());
-    assert!(pool.ask(Some(&budget), 1).is_err());
-    assert!(pool.ask_again(Some(&budget), 1).is_err());
+    pool.observe(&budget, ticket, reading, |_| ());
+    assert!(pool.ask(&budget, 1).is_err());
+    assert!(pool.ask_again(&budget, 1).is_err());
     // The driver has freed one, which is not reported here yet.
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: Some(size) }, |_| ());
-    assert!(pool.ask_again(Some(&budget), 1).is_ok());
+    pool.observe(&budget, ticket, Reading { reserved: 32 * MIB, used: Some(size) }, |_| ());
+    assert!(pool.ask_again(&budget, 1).is_ok());
 }
 
 #[test]
@@ -178,8 +173,8 @@ fn padding_goes_with_its_block_whichever_thread_took_it() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
     let held = |used: u64| pool.lock().used_in_driver() - used;
     pool.allocated(100);
-    pool.ask(Some(&budget), 513).unwrap();
-    pool.finish(Some(&budget), 513, true, read(&pool, 32 * MIB, 613), |_| ());
+    pool.ask(&budget, 513).unwrap();
+    pool.finish(&budget, 513, true, read(&pool, 32 * MIB, 613), |_| ());
     assert_eq!(held(613), 412 + 511);
     pool.freed(100);
     assert_eq!(held(613), 511);
@@ -197,14 +192,14 @@ fn threads_lose_nothing() {
             scope.spawn(move || {
                 for turn in 0..20_000u64 {
                     let size = ((turn * 7 + thread) % 20 + 1) * MIB;
-                    match pool.ask(Some(budget), size) {
+                    match pool.ask(budget, size) {
                         Err(_) => {
                             refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         }
                         Ok(_) => {
                             assert!(budget.counted() <= 96 * MIB);
                             let got = turn % 5 != 0;
-                            pool.finish(Some(budget), size, got, None, |_| ());
+                            pool.finish(budget, size, got, None, |_| ());
                             if got {
                                 pool.freed(size);
                             }
@@ -215,6 +210,6 @@ fn threads_lose_nothing() {
         }
     });
     let ticket = pool.ticket();
-    pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
+    pool.observe(&budget, ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
     assert_eq!((pool.known(), budget.counted()), ((0, 0), 0));
 }
