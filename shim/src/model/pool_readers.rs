@@ -8,8 +8,13 @@
 use crate::runtime::atomics::{AtomicU64, Ordering};
 
 /// The threads that read one pool's figures now. Zero bytes are none.
-#[derive(Default)]
 pub struct Readers(AtomicU64);
+
+impl Default for Readers {
+    fn default() -> Readers {
+        Readers(AtomicU64::new(0))
+    }
+}
 
 /// A thread reads until this is dropped.
 pub struct Reading<'a>(&'a Readers);
