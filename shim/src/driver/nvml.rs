@@ -105,7 +105,7 @@ impl Functions {
     }
 
     /// The UUID text of a handle that the program got.
-    pub fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
+    pub(crate) fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
         let mut text = [0u8; 96];
         // SAFETY: room as stated; the library ends the text with NUL.
         let result = unsafe { self.uuid?(device, text.as_mut_ptr().cast(), text.len() as u32) };

@@ -48,7 +48,7 @@ pub fn library_get_kernel(call: Call<impl Row>, kernel: Out<Kernel>, library: Li
 }
 
 /// cuLibraryEnumerateKernels.
-pub fn library_enumerate(
+pub(crate) fn library_enumerate(
     call: Call<impl Row>,
     kernels: Out<Kernel>,
     room: u32,

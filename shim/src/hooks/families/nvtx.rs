@@ -56,14 +56,14 @@ functions! {
         8 push_ex(event: Event) -> c_int = |p| push(p, 0, &name_of(&event));
         9 push_a(name: Text) -> c_int = |p| push(p, 0, &name.read());
         10 push_w(name: Wide) -> c_int = |p| push(p, 0, &name.read(LONGEST));
-        11 pop_any() -> c_int = |p| pop(p);
+        11 pop_any() -> c_int = pop;
     }
     CORE2 {
         1 domain_mark(domain: Domain, event: Event) -> () = |p| moment(p, domain, &name_of(&event));
         2 domain_start(domain: Domain, event: Event) -> u64 = |p| start(p, domain, &name_of(&event));
         3 domain_end(_domain: Domain, range: u64) -> () = |p| end(p, range);
         4 domain_push(domain: Domain, event: Event) -> c_int = |p| push(p, domain, &name_of(&event));
-        5 domain_pop(_domain: Domain) -> c_int = |p| pop(p);
+        5 domain_pop(_domain: Domain) -> c_int = pop;
         10 register_a(_domain: Domain, name: Text) -> usize = |_| register(&name.read());
         11 register_w(_domain: Domain, name: Wide) -> usize = |_| register(&name.read(LONGEST));
         12 create_a(name: Text) -> usize = |_| register(&name.read());

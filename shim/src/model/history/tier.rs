@@ -48,7 +48,9 @@ impl Tier {
         // Without host memory there is no bin.
         let _ = self.now.copy().and_then(|bin| self.bins.try_push(bin));
         let Bin { until_ns, devices, rows, phases, .. } = &mut self.now;
-        (devices.clear(), rows.clear(), phases.clear());
+        devices.clear();
+        rows.clear();
+        phases.clear();
         (self.now.from_ns, self.now.samples) = (*until_ns, 0);
         if self.joins && self.bins.len() >= self.most {
             self.join_two(most_rows);
