@@ -18,13 +18,13 @@ for tool in "cargo:install Rust 1.88 or later (https://rustup.rs)" "gcc:install 
 done
 profile=${DEMO_PROFILE:-release}
 case $profile in
-    release) built=release targets=() ;;
+    release) built=release targets=(-p vramtrace -p vramtrace-shim -p vramtrace-sim) ;;
     # With examples, the crates have the features that they have in tests: CI builds nothing again.
-    dev) built=debug targets=(--lib --bins --examples) ;;
+    dev) built=debug targets=(--workspace --lib --bins --examples) ;;
     *) echo "demo: DEMO_PROFILE is '$profile': must be release or dev" >&2; exit 2 ;;
 esac
 echo "== cargo build: the recorder, the command and the simulated driver; the first time takes minutes"
-cargo build --profile "$profile" --workspace "${targets[@]}" --quiet
+cargo build --profile "$profile" "${targets[@]}" --quiet
 vramtrace=${CARGO_TARGET_DIR:-$PWD/target}/$built/vramtrace
 case ${1:-} in
     "") where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-demo.XXXXXX") ;;

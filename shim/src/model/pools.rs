@@ -58,7 +58,7 @@ unsafe impl Zeroed for Chunk {}
 struct Known {
     /// By handle: the number of the pool.
     handles: Table<KeyedSlot<u32>>,
-    /// The first unused pool of each group, with or without an id of its own; 0: none.
+    /// The first unused pool of each group, with or without an id; 0: none.
     unused: Map<(Group, bool), u32>,
 }
 

@@ -65,7 +65,7 @@ pub fn block_granted() -> bool {
     !fails_now(c"VRAMTRACE_TEST_NO_MEMORY", &BLOCKS, b"block")
 }
 
-/// Whether a task may take this step to a table of its own.
+/// Whether a task may take this step to a separate table.
 pub fn task_step_granted(step: u8) -> bool {
     variable(c"VRAMTRACE_TEST_NO_TASKS").is_none_or(|refused| refused[0] & 15 <= step)
 }

@@ -195,7 +195,7 @@ pub unsafe extern "C" fn personality(
     // SAFETY: the unwinder's own context.
     unsafe {
         _Unwind_SetGR(context, RESULT, exception as usize);
-        // Another naked function has a landing pad of its own.
+        // Another naked function may have another landing pad.
         let own = _Unwind_GetLanguageSpecificData(context);
         _Unwind_SetIP(context, if own == 0 { landing as *const () as usize } else { own });
     }
