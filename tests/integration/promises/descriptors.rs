@@ -33,7 +33,7 @@ fn numbers_that_the_program_takes_are_its_own() {
     // A checkpoint may list a block of another thread before its event, which `verify` reports.
     let limited = Setup::simulated().preload().env("VRAMTRACE_MAX", "4MiB").contradicts();
     check(&run("taken", seconds, limited), expected);
-    // The other way to a table of its own.
+    // The other way to a separate table.
     let setup = Setup::simulated().preload().env("VRAMTRACE_TEST_NO_TASKS", "1");
     check(&run("taken", 1, setup), expected);
 }
