@@ -19,8 +19,6 @@ pub struct HandleSet {
     slots: ZeroPages<HandleSlots>,
     /// Slots that are not empty.
     used: AtomicUsize,
-    /// Handles in them.
-    members: AtomicUsize,
 }
 
 #[inline(always)]
@@ -71,12 +69,6 @@ impl HandleSet {
         false
     }
 
-    /// Whether no handle is in the set: one load, and no look-up.
-    #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.members.load(Relaxed) == 0
-    }
-
     pub fn add(&self, handle: usize) {
         if handle <= REMOVED || self.has(handle) {
             return;
@@ -87,10 +79,7 @@ impl HandleSet {
         let Some(slots) = self.slots.get_or_make() else { return };
         for slot in slots.places(handle) {
             match slot.compare_exchange(EMPTY, handle, Relaxed, Relaxed) {
-                Ok(_) => {
-                    self.members.fetch_add(1, Relaxed);
-                    return;
-                }
+                Ok(_) => return,
                 Err(known) if known == handle => return,
                 Err(_) => {}
             }
@@ -102,11 +91,7 @@ impl HandleSet {
         let Some(slots) = self.in_memory().filter(|_| handle > REMOVED) else { return };
         for slot in slots.places(handle) {
             match slot.compare_exchange(handle, REMOVED, Relaxed, Relaxed) {
-                Ok(_) => {
-                    self.members.fetch_sub(1, Relaxed);
-                    return;
-                }
-                Err(EMPTY) => return,
+                Ok(_) | Err(EMPTY) => return,
                 Err(_) => {}
             }
         }
@@ -118,9 +103,7 @@ impl HandleSet {
             return;
         }
         for slot in self.in_memory().iter().flat_map(|slots| &slots.0) {
-            if slot.swap(EMPTY, Relaxed) > REMOVED {
-                self.members.fetch_sub(1, Relaxed);
-            }
+            slot.store(EMPTY, Relaxed);
         }
     }
 }
@@ -151,29 +134,7 @@ mod tests {
         assert!((0..5000).all(|n| !seen.has(handle(n))));
         seen.add(0);
         seen.add(1);
-        assert!(!seen.has(0) && !seen.has(1) && seen.is_empty());
-    }
-
-    #[test]
-    fn it_is_empty_again_when_all_were_removed() {
-        let seen = HandleSet::default();
-        assert!(seen.is_empty());
-        for _ in 0..3 {
-            for n in 1..100usize {
-                seen.add(n * 64);
-                seen.add(n * 64);
-            }
-            assert!(!seen.is_empty());
-            for n in 1..100usize {
-                seen.remove(n * 64);
-                seen.remove(n * 64);
-            }
-            assert!(seen.is_empty());
-        }
-        // Cleared when it is full, and by a call.
-        (1..20_000usize).for_each(|n| seen.add(n * 64));
-        seen.forget();
-        assert!(seen.is_empty());
+        assert!(!seen.has(0) && !seen.has(1));
     }
 
     #[test]

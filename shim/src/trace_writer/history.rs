@@ -1,8 +1,8 @@
 //! When the history (`model/history`) is sampled, and when a copy of it is written. Only traces with a limit have one: the
 //! events of others are all there.
 //!
-//! A copy takes about a 32nd of the limit at most, and the windows of the last one stay (`retention.rs`). One is written before the first events are erased, then when eight times as many bytes
-//! of events came, and at the end.
+//! A copy takes about a 32nd of the limit at most, and the windows of the last one stay (`retention.rs`). One is written
+//! before the first events are erased, then when eight times as many bytes of events came, and at the end.
 
 use super::TraceWriter;
 use super::maintenance::{ProcessView, Turn};
