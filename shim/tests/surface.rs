@@ -96,7 +96,7 @@ fn documentation() -> String {
         "# Entry points\n\n\
          The functions of the driver, NVML and PyTorch that `libvramtrace.so` intercepts, generated from its table (`shim/src/driver/table.rs`).\n\
          `since` is the version with which `cuGetProcAddress` is asked for exactly this variant. \
-         `pass`: the call is forwarded to the driver, nothing else. `note`: the same, and the trace records that it was used. \
+         `note`: the call is forwarded to the driver, and the trace records that it was used. \
          Otherwise: the function in `shim/src/hooks/families/` that handles the call.\n\n\
          `cuSubgridCreate`, `cuSubgridWorksetCreate` and `cuSubgridWorkerGridCreate`, which the runtime of CUDA 13.5 looks up, are in no header: \
          they are not intercepted, and what they take has the name of the next call that is followed, or none.\n",
@@ -154,7 +154,7 @@ fn each_function_of_the_driver_is_classified_as_the_table_says() {
     let hooks: std::collections::BTreeMap<&str, &str> =
         cuda.map(|row| (row[0].as_str(), row[3].as_str())).collect();
     for (name, class) in &classes {
-        let is_followed = !matches!(hooks.get(name), None | Some(&"pass") | Some(&"note"));
+        let is_followed = !matches!(hooks.get(name), None | Some(&"note"));
         assert!(["followed", "none", "unfollowed"].contains(class), "{name}: {class}");
         assert_eq!(*class == "followed", is_followed, "{name}: {class}");
         assert!(hooks.get(name) != Some(&"note") || *class == "unfollowed", "{name}: {class}");

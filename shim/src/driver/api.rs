@@ -18,11 +18,9 @@ pub struct Line {
     pub name: &'static str,
     pub family: Family,
     pub home: Home,
-    /// As written in the table: "pass", "note" or the hook's path.
-    pub hook: &'static str,
 }
 
-/// `pass`, `note` or `family::function`.
+/// `note` or `family::function`.
 macro_rules! hook_name {
     ({ $hook:ident $(:: $rest:ident)? $(( $($passed:tt)* ))? }) => {
         concat!(stringify!($hook) $(, "::", stringify!($rest))?)
@@ -47,7 +45,6 @@ macro_rules! define {
             name: stringify!($name),
             family: Family::$family,
             home: Home::$home,
-            hook: hook_name!($hook),
         }, )+)*)* ];
 
         const ALL: &[Api] = &[ $($($( Api::$name, )+)*)* ];

@@ -157,8 +157,6 @@ structs! {
     24 NvmlMemory { total: u64, free: u64, used: u64 }
     /// `version` is set by the caller: 0x0200_0028.
     40 NvmlMemory_v2 { version: u32, total: u64, reserved: u64, free: u64, used: u64 }
-    16 NvmlProcessInfo_v1 { pid: u32, used: u64 }
-    24 NvmlProcessInfo { pid: u32, used: u64, gpu_instance: u32, compute_instance: u32 }
 }
 
 const _: () = {

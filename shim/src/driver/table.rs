@@ -11,8 +11,7 @@
 //! * `since`: the version that asks cuGetProcAddress for exactly this variant (3.2 is 3020); 0 for
 //!   NVML, which has no such function. PyTorch's functions have none either: they are reached by
 //!   dynamic linking only (see [`crate::hooks::families::torch_calls`]).
-//! * `hook`: what happens at the call. `pass` forwards it to the driver and does nothing else; `note`
-//!   also records once that it was used; `proc_address::resolve` handles cuGetProcAddress; anything else is a
+//! * `hook`: what happens at the call. `note` forwards it to the driver, and records once that it was used; `proc_address::resolve` handles cuGetProcAddress; anything else is a
 //!   function in [`crate::hooks::families`], shaped as [`crate::hooks::call`] says, with those of the arguments that
 //!   it takes. `launch::first` is called for the first launch of a function only: others go directly to the driver.
 //!
@@ -65,8 +64,6 @@ macro_rules! table {
                 cuMemMap 10020: (ptr: u64, size: usize, offset: usize, handle: u64, flags: u64) => {vmm::map(ptr, size, offset, handle)}
                 cuMemMapArrayAsync 11010, cuMemMapArrayAsync_ptsz 11010: (list: In<CUarrayMapInfo>, count: u32, stream: Stream) => {sparse::map_array_async(list, count)}
                 cuMemRetainAllocationHandle 11000: (handle: Out<u64>, addr: *mut c_void) => {vmm::retain(handle, addr)}
-                cuMemGetAllocationGranularity 10020: (granularity: *mut usize, prop: *const CUmemAllocationProp, option: u32) => {pass}
-                cuMemGetAllocationPropertiesFromHandle 10020: (prop: *mut CUmemAllocationProp, handle: u64) => {pass}
                 cuMulticastBindMem 12010: (mc: u64, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => {multicast::bind_mem(mc, None, mc_offset, handle, size)}
                 cuMulticastBindMem_v2 13010: (mc: u64, dev: i32, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => {multicast::bind_mem(mc, Some(dev), mc_offset, handle, size)}
                 cuMulticastBindAddr 12010: (mc: u64, mc_offset: usize, ptr: u64, size: usize, flags: u64) => {multicast::bind_addr(mc, None, mc_offset, ptr, size)}
@@ -78,21 +75,13 @@ macro_rules! table {
                 cuIpcGetMemHandle 4010: (handle: Out<CUipcMemHandle>, dptr: u64) => {ipc::share(dptr)}
                 cuIpcOpenMemHandle_v2 11000, cuIpcOpenMemHandle 4010: (dptr: Out<u64>, handle: CUipcMemHandle, flags: u32) => {ipc::open(dptr)}
                 cuIpcCloseMemHandle 4010: (dptr: u64) => {ipc::close(dptr)}
-                cuMemExportToShareableHandle 10020: (shareable: *mut c_void, handle: u64, kind: u32, flags: u64) => {pass}
                 cuMemImportFromShareableHandle 10020: (handle: Out<u64>, os_handle: *mut c_void, kind: u32) => {vmm::import(handle)}
-                cuMemPoolExportToShareableHandle 11020: (shareable: *mut c_void, pool: Pool, kind: u32, flags: u64) => {pass}
-                cuMemPoolImportFromShareableHandle 11020: (pool: *mut Pool, handle: *mut c_void, kind: u32, flags: u64) => {pass}
-                cuMemPoolExportPointer 11020: (data: *mut c_void, ptr: u64) => {pass}
                 cuMemPoolImportPointer 11020: (ptr: Out<u64>, pool: Pool, data: *mut c_void) => {ipc::pool_import_pointer(ptr)}
-                cuImportExternalMemory 10000: (memory: *mut ExtMem, descriptor: *const c_void) => {pass}
                 cuExternalMemoryGetMappedBuffer 10000: (dptr: Out<u64>, memory: ExtMem, descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>) => {ipc::external_buffer(dptr, descriptor)}
                 cuExternalMemoryGetMappedMipmappedArray 10000: (array: Out<MArray>, memory: ExtMem, descriptor: *mut c_void) => {ipc::external_mipmap(array)}
-                cuDestroyExternalMemory 10000: (memory: ExtMem) => {pass}
-                cuGraphicsMapResources 3000, cuGraphicsMapResources_ptsz 7000: (count: u32, resources: *mut GfxRes, stream: Stream) => {pass}
                 cuGraphicsUnmapResources 3000, cuGraphicsUnmapResources_ptsz 7000: (count: u32, resources: In<GfxRes>, stream: Stream) => {graphics::unmap(count, resources)}
                 cuGraphicsResourceGetMappedPointer_v2 3020: (dptr: Out<u64>, size: Out<usize>, resource: GfxRes) => {graphics::pointer(dptr, size, resource)}
                 cuGraphicsUnregisterResource 3000: (resource: GfxRes) => {graphics::unregister(resource)}
-                cuMemGetHandleForAddressRange 11070: (handle: *mut c_void, dptr: u64, size: usize, kind: u32, flags: u64) => {pass}
             }
             "F. Pools"
             Pools in Cuda {
@@ -100,7 +89,6 @@ macro_rules! table {
                 cuMemPoolDestroy 11020: (pool: Pool) => {pool::destroy(pool)}
                 cuMemPoolTrimTo 11020: (pool: Pool, keep: usize) => {pool::change(pool)}
                 cuMemPoolSetAttribute 11020: (pool: Pool, attribute: u32, value: *mut c_void) => {pool::change(pool)}
-                cuMemPoolGetAttribute 11020: (pool: Pool, attribute: u32, value: *mut c_void) => {pass}
                 cuDeviceGetDefaultMemPool 11020, cuDeviceGetMemPool 11020: (pool: Out<Pool>, dev: i32) => {pool::get_of_device(pool, dev)}
                 cuDeviceSetMemPool 11020: (dev: i32, pool: Pool) => {pool::set}
                 cuMemGetDefaultMemPool 13000, cuMemGetMemPool 13000: (pool: Out<Pool>, location: In<CUmemLocation>, kind: u32) => {pool::get_of_location(pool, location, kind)}
@@ -109,7 +97,6 @@ macro_rules! table {
             "G. Graph memory"
             Graphs in Cuda {
                 cuGraphAddMemAllocNode 11040: (node: Out<Node>, graph: Graph, dependencies: In<Node>, count: usize, params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>) => {node::add_mem_alloc_node(params)}
-                cuGraphAddMemFreeNode 11040: (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, dptr: u64) => {pass}
                 cuGraphAddNode 12020: (node: Out<Node>, graph: Graph, dependencies: In<Node>, count: usize, params: Out<CUgraphNodeParams>) => {node::add_node(params)}
                 cuGraphAddNode_v2 12030, cuGraphAddNode_v3 13040: (node: Out<Node>, graph: Graph, dependencies: In<Node>, edges: *mut c_void, count: usize, params: Out<CUgraphNodeParams>) => {node::add_node(params)}
                 cuGraphInstantiate 10000, cuGraphInstantiate_v2 11000: (exec: Out<GraphExec>, graph: Graph, error: Out<Node>, log: Out<c_char>, size: usize) => {graph::instantiate(exec, graph, 0)}
@@ -119,13 +106,8 @@ macro_rules! table {
                 cuGraphLaunch 10000, cuGraphLaunch_ptsz 10000: (exec: GraphExec, stream: Stream) => {graph::launch(exec, stream)}
                 cuGraphExecUpdate 10020: (exec: GraphExec, graph: Graph, error: Out<Node>, result: Out<i32>) => {graph::update(exec)}
                 cuGraphExecUpdate_v2 12000: (exec: GraphExec, graph: Graph, info: *mut c_void) => {graph::update(exec)}
-                cuGraphExecKernelNodeSetParams 10010, cuGraphExecKernelNodeSetParams_v2 12000, cuGraphExecHostNodeSetParams 10020, cuGraphExecBatchMemOpNodeSetParams 11070, cuGraphExecNodeSetParams 12020: (exec: GraphExec, node: Node, params: *mut c_void) => {graph::set_params(exec)}
-                cuGraphExecMemcpyNodeSetParams 10020, cuGraphExecMemsetNodeSetParams 10020: (exec: GraphExec, node: Node, params: *mut c_void, ctx: Ctx) => {graph::set_params(exec)}
-                cuGraphExecChildGraphNodeSetParams 11010: (exec: GraphExec, node: Node, child: *mut c_void) => {graph::set_params(exec)}
                 cuGraphExecDestroy 10000: (exec: GraphExec) => {graph::exec_destroy(exec)}
-                cuGraphDestroy 10000: (graph: Graph) => {pass}
                 cuDeviceGraphMemTrim 11040: (device: i32) => {graph::trim(device)}
-                cuDeviceGetGraphMemAttribute 11040, cuDeviceSetGraphMemAttribute 11040: (device: i32, attribute: u32, value: *mut c_void) => {pass}
             }
             "H. Frees by implication"
             Implied in Cuda {
@@ -170,20 +152,12 @@ macro_rules! table {
                 cuMemGetInfo 2000: (free: Out<u32>, total: Out<u32>) => {info::mem_get_info(free, total)}
                 cuDeviceTotalMem_v2 3020: (bytes: Out<usize>, dev: i32) => {info::device_total_mem(bytes, dev)}
                 cuDeviceTotalMem 2000: (bytes: Out<u32>, dev: i32) => {info::device_total_mem(bytes, dev)}
-                cuMemGetAddressRange_v2 3020: (base: *mut u64, size: *mut usize, dptr: u64) => {pass}
-                cuPointerGetAttribute 4000: (data: *mut c_void, attribute: u32, ptr: u64) => {pass}
-                cuPointerGetAttributes 7000: (count: u32, attributes: *mut u32, data: *mut *mut c_void, ptr: u64) => {pass}
-                cuArrayGetMemoryRequirements 11060: (requirements: *mut c_void, array: Array, device: i32) => {pass}
-                cuMipmappedArrayGetMemoryRequirements 11060: (requirements: *mut c_void, array: MArray, device: i32) => {pass}
-                cuMemGetLocationInfo 13040: (ptr: u64, size: usize, summary: usize, sampling: usize, location: *mut CUmemLocation) => {pass}
             }
             "K. Resolution and lifecycle"
             Lifecycle in Cuda {
                 cuGetProcAddress 11030: (symbol: In<c_char>, pfn: Out<*mut c_void>, version: i32, flags: u64) => {proc_address::resolve(symbol, pfn, flags)}
                 cuGetProcAddress_v2 12000: (symbol: In<c_char>, pfn: Out<*mut c_void>, version: i32, flags: u64, status: Out<u32>) => {proc_address::resolve(symbol, pfn, flags)}
-                cuGetExportTable 3000: (table: *mut *const c_void, id: *const CUuuid) => {pass}
                 cuInit 2000: (flags: u32) => {context::init}
-                cuDriverGetVersion 2020: (version: *mut i32) => {pass}
                 cuStreamBeginCapture 10000, cuStreamBeginCapture_ptsz 10000: (stream: Stream) => {stream::begin_capture(stream)}
                 cuStreamBeginCapture_v2 10010, cuStreamBeginCapture_v2_ptsz 10010: (stream: Stream, mode: u32) => {stream::begin_capture(stream)}
                 cuStreamBeginCaptureToGraph 12030, cuStreamBeginCaptureToGraph_ptsz 12030: (stream: Stream, graph: Graph, dependencies: In<Node>, edges: *mut c_void, count: usize, mode: u32) => {stream::begin_capture(stream)}
@@ -211,8 +185,6 @@ macro_rules! table {
                 cuStreamCreate 2000: (stream: Out<Stream>, flags: u32) => {stream::create}
                 cuStreamCreateWithPriority 5050: (stream: Out<Stream>, flags: u32, priority: i32) => {stream::create}
                 cuGreenCtxStreamCreate 12050: (stream: Out<Stream>, green: GreenCtx, flags: u32, priority: i32) => {stream::create}
-                cuEventCreate 2000: (event: Out<Event>, flags: u32) => {stream::change_event}
-                cuEventDestroy_v2 4000, cuEventDestroy 2000: (event: Event) => {stream::change_event}
             }
             "L. Seen, not followed"
             Noted in Cuda {
@@ -225,23 +197,16 @@ macro_rules! table {
             Nvml in Nvml {
                 nvmlDeviceGetMemoryInfo 0: (device: NvmlDevice, memory: Out<NvmlMemory>) => {nvml::memory_info(device, memory)}
                 nvmlDeviceGetMemoryInfo_v2 0: (device: NvmlDevice, memory: Out<NvmlMemory_v2>) => {nvml::memory_info_v2(device, memory)}
-                nvmlDeviceGetBAR1MemoryInfo 0: (device: NvmlDevice, memory: *mut NvmlMemory) => {pass}
-                nvmlDeviceGetComputeRunningProcesses 0, nvmlDeviceGetGraphicsRunningProcesses 0, nvmlDeviceGetMPSComputeRunningProcesses 0: (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo_v1) => {pass}
-                nvmlDeviceGetComputeRunningProcesses_v2 0, nvmlDeviceGetComputeRunningProcesses_v3 0, nvmlDeviceGetGraphicsRunningProcesses_v2 0, nvmlDeviceGetGraphicsRunningProcesses_v3 0, nvmlDeviceGetMPSComputeRunningProcesses_v2 0, nvmlDeviceGetMPSComputeRunningProcesses_v3 0: (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => {pass}
-                nvmlDeviceGetRunningProcessDetailList 0: (device: NvmlDevice, list: *mut c_void) => {pass}
-                nvmlDeviceGetAccountingStats 0: (device: NvmlDevice, pid: u32, stats: *mut c_void) => {pass}
-                nvmlDeviceGetAccountingStats_v2 0: (device: NvmlDevice, stats: *mut c_void) => {pass}
-                nvmlDeviceGetMemoryLimits_v1 0, nvmlDeviceSetMemoryLimits_v1 0: (device: NvmlDevice, limits: *mut c_void) => {pass}
             }
             "PyTorch's allocator"
             Torch in Torch {
                 _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE 0: (at: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) => {torch::memory(at, size, allocated, reserved, device)}
                 _ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE 0: (at: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) => {torch::memory(at, size, allocated, reserved, device)}
+                _ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm 0: (requested: u64) => {torch_requests::divisions(requested)}
+                _ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm 0: (requested: u64) => {torch_requests::divisions(requested)}
                 _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE 0: (size: i64, allocated: usize, reserved: usize, device: u64) => {torch::out_of_memory(size, allocated, reserved, device)}
                 _ZN2at15sequence_number17get_and_incrementEv 0: () => {torch_nodes::made()}
                 _ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE 0: (device: u64, stream: u64) => {torch_streams::set_current(device, stream)}
-                _ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm 0: (requested: u64) => {torch_requests::divisions(requested)}
-                _ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm 0: (requested: u64) => {torch_requests::divisions(requested)}
             }
         }
     };

@@ -17,10 +17,6 @@ use crate::model::attribution::driver_internal::{
 use crate::model::contexts::Target;
 use vramtrace_format::{Cause, StackId};
 
-/// Least time between two readings after calls that create events or set parameters of nodes: programs make
-/// thousands, and on an H200 no event took memory that could be measured.
-const SELDOM_NS: u64 = 100_000_000;
-
 /// A call under way.
 pub struct TrackedCall(Option<ActivityGuard>);
 
@@ -101,23 +97,6 @@ pub fn watched_by(
     let result = real();
     watch.end(call, target, name);
     result
-}
-
-/// As `watched`, for calls that programs make by the thousand: most are followed by no reading, and the
-/// next reading includes what they took.
-pub fn watched_seldom<C: Into<Followed>>(
-    call: Call<impl Row>,
-    followed: impl FnOnce() -> C,
-) -> CUresult {
-    let p = call.p;
-    if !NvmlReader::is_wanted(p) {
-        return call.forward();
-    }
-    let read_ns = p.nvml.read_ns(current_target(p).device);
-    match p.clock.now_ns().saturating_sub(read_ns) < SELDOM_NS {
-        true => call.forward(),
-        false => watched(call, followed()),
-    }
 }
 
 /// A call that maps or unmaps memory of another process or API.

@@ -301,7 +301,7 @@ mod tests {
     struct Returns(CUresult);
 
     impl Row for Returns {
-        const API: Api = Api::cuDriverGetVersion;
+        const API: Api = Api::cuInit;
         const IS_PER_THREAD: bool = false;
 
         unsafe fn make(&self) -> CUresult {

@@ -64,7 +64,8 @@ fn is_like_memory(symbol: &[u8]) -> bool {
     const WORDS: &str =
         "Alloc Malloc MemCreate MemFree MemRelease MemMap MemUnmap MemPool ArrayCreate CtxCreate";
     let has = |word: &str| symbol.windows(word.len()).any(|part| part == word.as_bytes());
-    WORDS.split(' ').any(has) && !has("Get") && !has("Set")
+    const OTHERS: [&str; 5] = ["Get", "Set", "Export", "Import", "FreeNode"];
+    WORDS.split(' ').any(has) && !OTHERS.into_iter().any(has)
 }
 
 #[cfg(test)]
@@ -80,6 +81,8 @@ mod tests {
             "cuMemGetInfo",
             "cuGraphMemAllocNodeGetParams",
             "cuMemPoolSetAccess",
+            "cuMemPoolExportPointer",
+            "cuGraphAddMemFreeNode",
             "cuLaunchKernel",
             "cuMemcpyAsync",
             "cuMemsetD8",

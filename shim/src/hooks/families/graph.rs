@@ -10,7 +10,7 @@ use super::prelude::*;
 use super::stream::StreamOfCall;
 use crate::hooks::call::accounting::{begin_free, commit_free, enter, free_failed};
 use crate::hooks::call::after_call::unfollowed;
-use crate::hooks::call::attribution::{nameless, watched, watched_by, watched_seldom};
+use crate::hooks::call::attribution::{nameless, watched, watched_by};
 use crate::hooks::call::request::refuse_at;
 use crate::hooks::process::graph_reserves::{read, record_change, refresh};
 use crate::hooks::process::refresh::refresh_before_refusal;
@@ -195,12 +195,6 @@ pub fn update(call: Call<impl Row>, exec: GraphExec) -> CUresult {
         call.p.graphs.updated(exec as u64);
     }
     result
-}
-
-/// cuGraphExecKernelNodeSetParams and its like. Programs set parameters of many nodes before each launch, so that a reading
-/// follows seldom.
-pub fn set_params(call: Call<impl Row>, exec: GraphExec) -> CUresult {
-    watched_seldom(call, || call_for(call, exec))
 }
 
 /// A launch. First the ledger removes what the graph frees: blocks of other graphs, and, with the

@@ -47,14 +47,9 @@ mod prelude {
     pub use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId, SiteId, Space, StackId};
 }
 
-/// Forwards the call, and does nothing else.
-pub fn pass(call: Call<impl Row>) -> CUresult {
-    call.leave_if_requested();
-    call.forward()
-}
-
-/// The same; the trace records once that it was used.
+/// Forwards the call; the trace records once that it was used.
 pub fn note(call: Call<impl Row>) -> CUresult {
     call.p.usage.note(&call.p.trace_writer, call.api());
-    pass(call)
+    call.leave_if_requested();
+    call.forward()
 }

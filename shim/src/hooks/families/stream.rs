@@ -1,7 +1,7 @@
-//! Streams and events: creation and destruction; begin and end of captures.
+//! Streams: creation and destruction; begin and end of captures.
 
 use super::prelude::*;
-use crate::hooks::call::attribution::{nameless, watched_by, watched_seldom};
+use crate::hooks::call::attribution::{nameless, watched_by};
 use crate::hooks::process::pool_reserves::refresh_after_frees;
 use crate::hooks::process::target::current_context;
 use crate::hooks::process::texts::say_once;
@@ -132,11 +132,6 @@ pub fn create(call: Call<impl Row>) -> CUresult {
         });
     }
     result
-}
-
-/// cuEventCreate and cuEventDestroy.
-pub fn change_event(call: Call<impl Row>) -> CUresult {
-    watched_seldom(call, || DriverActivity::Streams)
 }
 
 /// cuStreamDestroy. The driver may reuse the handle for a stream of another context at once. A capture

@@ -3,7 +3,7 @@
 //! note. Looked at when the state is made, with the live page's call sites, before a refusal and at the end: never on the
 //! path of a call.
 
-use crate::driver::api::{Api, Home};
+use crate::driver::api::{Api, Family, Home};
 use crate::hooks::process::state::Process;
 use crate::model::attribution::patchers::Patchers;
 use crate::runtime::entry_jump;
@@ -63,8 +63,7 @@ pub fn look(p: &Process, noted: Noted) {
 }
 
 fn is_followed(api: Api) -> bool {
-    let hook = api.line().hook;
-    api.home() == Home::Cuda && hook != "pass" && hook != "note"
+    api.home() == Home::Cuda && api.family() != Family::Noted
 }
 
 fn ours() -> Option<Loaded> {

@@ -175,11 +175,6 @@ impl NvmlReader {
         }
     }
 
-    /// The time of the device's last reading.
-    pub fn read_ns(&self, device: DeviceId) -> u64 {
-        self.of(device).map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
-    }
-
     /// Attributes the growth that a reading showed, after it was charged. Returns whether an event was
     /// recorded.
     pub fn name(
