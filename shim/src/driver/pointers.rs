@@ -8,10 +8,8 @@ use crate::runtime::elf;
 use crate::runtime::elf::Object;
 use crate::runtime::{errno, loader};
 use core::ffi::{CStr, c_void};
-use core::num::NonZeroUsize;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use once_cell::race::OnceNonZeroUsize;
 
 /// A function for each line of the table; null: not known, or there is none.
 type Functions = [AtomicPtr<c_void>; Api::COUNT];
@@ -25,7 +23,7 @@ static INNER: Functions = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
 static OBJECTS: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
 
 impl Home {
-    fn library(self) -> &'static CStr {
+    pub fn library(self) -> &'static CStr {
         match self {
             Home::Cuda => c"libcuda.so.1",
             Home::Nvml => c"libnvidia-ml.so.1",
@@ -148,29 +146,25 @@ fn fill(functions: &Functions, home: Home, object: &Object) {
 /// that opens the real one (WSL2, compatibility packages). Both are one driver: functions of the inner
 /// one get the same hooks, which call the outer one where it has the function.
 #[cold]
-pub fn adopt_inner(found: *mut c_void) -> Option<Api> {
+pub fn adopt_inner(found: *mut c_void) -> bool {
     // There is room for one.
-    static ADOPTED: OnceNonZeroUsize = OnceNonZeroUsize::new();
-    let object = elf::object_at(found as usize)?;
-    let handle = object.handle();
-    if OBJECTS[Home::Cuda as usize].load(Ordering::Acquire) == handle || !Home::Cuda.is_in(&object)
-    {
-        return None;
-    }
-    let inner = NonZeroUsize::new(handle as usize)?;
-    if ADOPTED.get_or_init(|| inner) != inner {
-        return None;
+    static ADOPTED: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let Some(object) = of_other_driver(found) else { return false };
+    let (none, inner) = (null_mut(), object.handle());
+    let before = ADOPTED.compare_exchange(none, inner, Ordering::Relaxed, Ordering::Relaxed);
+    if before.is_err_and(|before| before != inner) {
+        return false;
     }
     fill(&INNER, Home::Cuda, &object);
     for (real, inner) in REAL.iter().zip(&INNER) {
         let (inner, success) = (inner.load(Ordering::Acquire), Ordering::Release);
         let _ = real.compare_exchange(null_mut(), inner, success, Ordering::Relaxed);
     }
-    at(found)
+    true
 }
 
-/// Whether this function lies in a driver that is not the one whose calls are followed.
-pub fn is_of_second_driver(found: *mut c_void) -> Option<Object> {
+/// The driver in which this function lies, if it is not the one whose calls are followed.
+pub fn of_other_driver(found: *mut c_void) -> Option<Object> {
     let object = elf::object_at(found as usize)?;
     let followed = OBJECTS[Home::Cuda as usize].load(Ordering::Acquire);
     (!followed.is_null() && followed != object.handle() && Home::Cuda.is_in(&object))
@@ -182,11 +176,11 @@ pub fn by_name(home: Home, name: &str) -> Option<*mut c_void> {
     home.object()?.function(name.as_bytes()).map(|address| address as *mut c_void)
 }
 
-/// The entry point whose real function this is: of two names of one function the first.
-pub fn at(function: *mut c_void) -> Option<Api> {
-    let is_there = |functions: &Functions, api: Api| {
-        functions[api as usize].load(Ordering::Acquire) == function
-    };
-    let mut all = Api::ALL.iter().copied();
-    all.find(|api| is_there(&REAL, *api) || is_there(&INNER, *api))
+/// The entry point whose real function this is. The driver's linker may have folded identical code: of several names of one
+/// function the first with the lowest `rank`.
+pub fn at(function: *mut c_void, rank: impl Fn(Api) -> u8) -> Option<Api> {
+    let is_it = |real: &AtomicPtr<c_void>| real.load(Ordering::Acquire) == function;
+    let all = Api::ALL.iter().copied();
+    all.filter(|api| [&REAL, &INNER].into_iter().any(|functions| is_it(&functions[*api as usize])))
+        .min_by_key(|api| rank(*api))
 }

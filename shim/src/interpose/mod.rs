@@ -1,10 +1,10 @@
-//! How calls reach this library: the dynamic linker binds to its exports, and `dlsym` returns them.
+//! How calls reach this library otherwise than by the table: the loader's own functions, NVTX, libraries that are linked to an
+//! export.
 
 // A test binary exports nothing, so these functions are unused there.
 #![cfg_attr(test, allow(dead_code))]
 
 pub mod dlopen;
-pub mod dlsym;
 pub mod linked;
 pub mod nvtx;
 

@@ -25,8 +25,9 @@ pub fn resolve(
     gave(call.forward(), pfn, |found| {
         let Some(symbol) = symbol.text().filter(|_| !found.is_null()) else { return };
         let symbol = symbol.to_bytes();
-        match pointers::at(found).or_else(|| pointers::adopt_inner(found)) {
-            Some(api) => pfn.set(exports::replacement(closest(api, found, symbol, flags))),
+        let at = || pointers::at(found, |api| misfit(api, symbol, flags));
+        match at().or_else(|| if pointers::adopt_inner(found) { at() } else { None }) {
+            Some(api) => pfn.set(exports::replacement(api)),
             None if is_like_memory(symbol) => {
                 call.p.usage.unhooked_name(&call.p.trace_writer, symbol);
             }
@@ -35,27 +36,15 @@ pub fn resolve(
     })
 }
 
-/// Two names may have one address (where the driver's linker folded identical code). The trace names
-/// the one that was requested.
-fn closest(api: Api, found: *mut c_void, symbol: &[u8], flags: u64) -> Api {
-    let per_thread = flags & PER_THREAD != 0;
-    let fits = |api: Api, exactly: bool| {
-        let Some(rest) = api.name().as_bytes().strip_prefix(symbol) else { return false };
-        let (rest, twin) = match rest.strip_suffix(b"_ptsz") {
-            Some(rest) => (rest, true),
-            None => (rest, false),
-        };
-        (rest.is_empty() || rest.starts_with(b"_v")) && (!exactly || twin == per_thread)
-    };
-    let others = || Api::ALL.iter().copied().filter(|other| pointers::known(*other) == Some(found));
-    if fits(api, true) {
-        return api;
+/// How badly the name of an entry point fits what was requested: 0 to 2. The trace names the one that was requested.
+fn misfit(api: Api, symbol: &[u8], flags: u64) -> u8 {
+    let Some(rest) = api.name().as_bytes().strip_prefix(symbol) else { return 2 };
+    let without = rest.strip_suffix(b"_ptsz");
+    let version = without.unwrap_or(rest);
+    match version.is_empty() || version.starts_with(b"_v") {
+        true => u8::from(without.is_some() != (flags & PER_THREAD != 0)),
+        false => 2,
     }
-    others()
-        .find(|other| fits(*other, true))
-        .or_else(|| fits(api, false).then_some(api))
-        .or_else(|| others().find(|other| fits(*other, false)))
-        .unwrap_or(api)
 }
 
 /// Whether a name that is not in the table looks like a function that allocates or frees; `doctor`

@@ -16,7 +16,7 @@ use core::ffi::c_void;
 /// The result of a look-up that found `found`, a function of another driver file.
 #[cold]
 pub fn replacement(api: Api, found: *mut c_void) -> *mut c_void {
-    let Some(object) = pointers::is_of_second_driver(found) else { return found };
+    let Some(object) = pointers::of_other_driver(found) else { return found };
     let first = escaped(Escape::SecondDriver);
     if !is_capped() {
         return found;
