@@ -10,28 +10,30 @@ use crate::runtime::elf::Object;
 use crate::runtime::found::{Fact, Found, Library};
 use crate::runtime::mapped_modules::{Loaded, holding};
 use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// The functions of one library that are exported in front of it: `N` names, and the callers seen.
-pub struct LinkedFunctions<const N: usize> {
-    names: [&'static str; N],
+/// A function that is exported in front of a library's, and the callers seen.
+pub struct LinkedFunction {
     /// The first ones are used.
-    callers: [Found<Caller<N>>; CALLERS],
+    callers: [Found<Caller>; CALLERS],
+    /// Where it is by its name; 0: not known.
+    named: AtomicUsize,
 }
 
 /// For PyTorch libc10, libc10_cuda and libtorch_cpu call, for streams extensions too; there is room for a second copy, and
 /// for others that are unloaded.
 const CALLERS: usize = 24;
 
-/// A calling library, and the functions that it is linked to.
-struct Caller<const N: usize> {
-    library: Range<usize>,
-    /// In the order of the names; 0: it has none.
-    real: [usize; N],
+/// A calling library, and the function that it is linked to.
+pub struct Caller {
+    pub library: Range<usize>,
+    pub real: usize,
 }
 
-impl<const N: usize> LinkedFunctions<N> {
-    pub const fn new(names: [&'static str; N]) -> LinkedFunctions<N> {
-        LinkedFunctions { names, callers: [const { Found::none() }; CALLERS] }
+impl LinkedFunction {
+    pub const fn new() -> LinkedFunction {
+        let callers = [const { Found::none() }; CALLERS];
+        LinkedFunction { callers, named: AtomicUsize::new(0) }
     }
 
     /// The function that the code at `caller` would have called by this name without the export.
@@ -39,46 +41,43 @@ impl<const N: usize> LinkedFunctions<N> {
     #[inline]
     pub fn real(
         &self,
-        index: usize,
+        name: &str,
         caller: usize,
-        by_name: impl Fn() -> Option<usize>,
+        by_name: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
-        match self.known(index, caller) {
-            Some(0) | None => self.unknown(index, caller, by_name),
-            real => real,
+        match self.known(caller) {
+            Some(known) => Some(known.real),
+            None => self.unknown(name, caller, by_name),
         }
     }
 
-    /// The same for a library that has called before. 0: it is linked to no function of this name.
+    /// A library that has called before.
     #[inline(always)]
-    pub fn known(&self, index: usize, caller: usize) -> Option<usize> {
-        self.of(caller).map(|known| known.real[index])
-    }
-
-    #[inline(always)]
-    fn of(&self, caller: usize) -> Option<&'static Caller<N>> {
+    pub fn known(&self, caller: usize) -> Option<&'static Caller> {
         let mut all = self.callers.iter().map_while(Found::last);
-        let holds = |fact: &&Fact<Caller<N>>| fact.value.library.contains(&caller) && fact.holds();
+        let holds = |fact: &&Fact<Caller>| fact.value.library.contains(&caller) && fact.holds();
         all.find(holds).map(|fact| &fact.value)
-    }
-
-    /// Where this library is, if it has called before, and its functions.
-    pub fn known_caller(&self, caller: usize) -> Option<(Range<usize>, [usize; N])> {
-        self.of(caller).map(|known| (known.library.clone(), known.real))
     }
 
     #[cold]
     fn unknown(
         &self,
-        index: usize,
+        name: &str,
         caller: usize,
-        by_name: impl Fn() -> Option<usize>,
+        by_name: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
-        let linked = match self.known(index, caller) {
-            Some(_) => None,
-            None => self.register(index, caller),
-        };
-        linked.or_else(by_name).or_else(|| self.of_another(index))
+        // Else the function that another caller is linked to: where there is one copy of the library, the same.
+        let of_another = || self.callers.iter().find_map(Found::get).map(|known| known.real);
+        let named = || self.named(by_name);
+        self.register(name, caller).or_else(named).or_else(of_another)
+    }
+
+    /// The function by its name, which is looked up until it is found.
+    pub fn named(&self, by_name: impl FnOnce() -> Option<usize>) -> Option<usize> {
+        match self.named.load(Ordering::Relaxed) {
+            0 => by_name().inspect(|found| self.named.store(*found, Ordering::Relaxed)),
+            found => Some(found),
+        }
     }
 
     /// An address in each library that has called.
@@ -87,37 +86,28 @@ impl<const N: usize> LinkedFunctions<N> {
     }
 
     /// `None`: the caller is linked to none.
-    fn register(&self, index: usize, caller: usize) -> Option<usize> {
+    fn register(&self, name: &str, caller: usize) -> Option<usize> {
         let library = holding(caller)?;
-        let name = self.names[index].as_bytes();
         // SAFETY: it has just called this function, so it is loaded.
         let object = unsafe { library.object() };
-        let target = defining(&object, name)?;
-        let real = self.names.map(|name| target.function(name.as_bytes()).unwrap_or(0));
+        let real = defined_for(&object, name.as_bytes())?;
         // SAFETY: the caller, and a library that it is linked to.
-        let libraries = unsafe { [Library::holding(caller), Library::holding(real[index])] };
+        let libraries = unsafe { [Library::holding(caller), Library::holding(real)] };
         if let [Some(caller), Some(target)] = libraries {
             // Those that were unloaded may come back: first the places that nobody has.
             let unused = self.callers.iter().filter(|place| place.last().is_none());
             let known = || Caller { library: library.start..library.end, real };
             unused.chain(&self.callers).any(|place| place.put([caller, target], known()));
         }
-        Some(real[index])
-    }
-
-    /// The function that another caller is linked to: where there is one copy of the library, the same.
-    fn of_another(&self, index: usize) -> Option<usize> {
-        let known = self.callers.iter().filter_map(Found::get);
-        known.map(|known| known.real[index]).find(|real| *real != 0)
+        Some(real)
     }
 }
 
-/// The library that defines the function for this one: itself, or one that it is linked to.
-fn defining(caller: &Object, name: &[u8]) -> Option<Object> {
-    let ours = holding(defining as *const () as usize)?;
-    let defines = |object: &Object| object.function(name).is_some();
-    if defines(caller) {
-        return Some(*caller);
+/// The function in the library that defines it for this one: itself, or one that it is linked to.
+fn defined_for(caller: &Object, name: &[u8]) -> Option<usize> {
+    let ours = holding(defined_for as *const () as usize)?;
+    if let Some(own) = caller.function(name) {
+        return Some(own);
     }
     let mut last: Option<Loaded> = None;
     for address in caller.references() {
@@ -128,9 +118,8 @@ fn defining(caller: &Object, name: &[u8]) -> Option<Object> {
         let Some(library) = holding(address) else { continue };
         last = Some(library);
         // SAFETY: the caller is linked to it and runs, so it is loaded.
-        let object = unsafe { library.object() };
-        if defines(&object) {
-            return Some(object);
+        if let Some(found) = unsafe { library.object() }.function(name) {
+            return Some(found);
         }
     }
     None
@@ -142,15 +131,16 @@ mod tests {
 
     #[test]
     fn a_caller_of_no_library_gets_the_function_of_another() {
-        static FUNCTION: LinkedFunctions<1> = LinkedFunctions::new(["getppid"]);
+        static FUNCTION: LinkedFunction = LinkedFunction::new();
         const NOBODY: usize = 16;
-        assert_eq!(FUNCTION.real(0, NOBODY, || None), None, "nobody is linked to it");
+        let real = |caller, by_name| FUNCTION.real("getppid", caller, || by_name);
+        assert_eq!(real(NOBODY, None), None, "nobody is linked to it");
         // SAFETY: has no arguments.
         unsafe { libc::getppid() };
-        let here = defining as *const () as usize;
-        let real = FUNCTION.real(0, here, || None);
-        assert!(real.is_some() && real != Some(here));
-        assert_eq!(FUNCTION.real(0, NOBODY, || None), real);
-        assert_eq!(FUNCTION.real(0, NOBODY, || Some(1)), Some(1), "its name comes first");
+        let here = defined_for as *const () as usize;
+        let found = real(here, None);
+        assert!(found.is_some() && found != Some(here));
+        assert_eq!(real(NOBODY, None), found);
+        assert_eq!(real(NOBODY, Some(1)), Some(1), "its name comes first");
     }
 }

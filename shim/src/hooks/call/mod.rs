@@ -33,11 +33,10 @@ use crate::hooks::process::state::Process;
 use crate::hooks::process::timed;
 use crate::hooks::process::without_state;
 use crate::runtime::lock::Left;
-use crate::runtime::{clock, errno, log, panic_boundary, reserve};
+use crate::runtime::{clock, errno, panic_boundary, reserve};
 use core::cell::Cell;
 use core::ffi::c_int;
 use core::ops::Deref;
-use vramtrace_format::StopReason;
 
 /// A call of a line of the table: the real function, and what the program calls it with.
 pub trait Row: Copy {
@@ -245,7 +244,7 @@ pub(in crate::hooks) fn run<R: Row>(
         Ok(result) => result as CUresult,
         Err(payload) => {
             let has_left = payload.is::<Left>();
-            state::panicked(R::API, payload);
+            state::panicked(R::API.name(), payload);
             let refused = || match state::existing() {
                 Some(process) if has_left => {
                     without_state::refusal_of_uncounted(process.cap.is_set(), R::API)
@@ -260,32 +259,33 @@ pub(in crate::hooks) fn run<R: Row>(
     result
 }
 
-/// Runs `work` of a call that is not the driver's, and may come from anywhere: with the depth raised, errno kept, and without a
-/// panic of this library, which ends the recording. Within a hook it does nothing.
+/// Runs `work` at a call that is not the driver's, and may come from anywhere: with the depth raised, errno kept, and without a
+/// panic of this library, which ends the recording. Within a hook it does nothing. `at`: what was called.
+#[inline]
 pub(in crate::hooks) fn beside<R: Default>(
-    of: &str,
+    at: &str,
     work: impl FnOnce(Option<&'static Process>) -> R,
 ) -> R {
     let Some(depth) = depth::enter() else { return R::default() };
     depth.settle();
-    let kept = errno::get();
+    let errno = depth.errno();
+    let kept = errno.get();
     let outcome = panic_boundary::catch(|| {
+        let began_ns = if depth.is_sampled() { clock::mono_ns() } else { 0 };
         let result = work(state::existing());
         if let Some(process) = state::existing() {
             after_call::after_block(process);
+            if began_ns != 0 {
+                timed::ended(process, began_ns);
+            }
         }
         result
     });
-    errno::set(kept);
-    let result = outcome.unwrap_or_else(|_| {
-        if let Some(process) = state::existing().filter(|p| p.usage.first_panic()) {
-            log::line(format_args!(
-                "internal error in {of}; recording ends here, the program goes on"
-            ));
-            process.trace_writer.stop(StopReason::Panic, 0);
-        }
+    let result = outcome.unwrap_or_else(|payload| {
+        state::panicked(at, payload);
         R::default()
     });
+    errno.set(kept);
     depth.leave();
     result
 }

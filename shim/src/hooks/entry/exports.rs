@@ -184,42 +184,28 @@ macro_rules! export {
         });
     };
     // Blocks: a program makes millions.
-    (Torch $name:ident ( $($arg:ident: $ty:ty),* ) => { torch :: memory $passed:tt }) => {
-        export!(torch "r9" "x5", $name ( $($arg: $ty),* ) -> () {
+    (Torch $name:ident $arguments:tt => { torch :: memory $passed:tt }) => {
+        export!(torch "r9" "x5", $name $arguments -> () {
             // The last calls are jumps, and none needs a place on the stack.
             #[unsafe(link_section = concat!(".text.passing.", stringify!($name)))]
-            unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
-                if let Some(real) = torch_samples::passed(Api::$name, caller, torch::Report { $($arg),* }) {
-                    let real = real!(real, ($($ty),*) -> ());
+            unsafe extern "C-unwind" fn called(
+                at: *mut c_void,
+                size: i64,
+                allocated: usize,
+                reserved: usize,
+                device: u64,
+                caller: usize,
+            ) {
+                let report = torch::Report { at, size, allocated, reserved, device };
+                if let Some(real) = torch_samples::passed(Api::$name, caller, report) {
+                    let real = real!(real, (*mut c_void, i64, usize, usize, u64) -> ());
                     // SAFETY: the program's own call, with its arguments.
-                    return unsafe { real($($arg),*) };
+                    return unsafe { real(at, size, allocated, reserved, device) };
                 }
                 short_jumps();
+                let words = torch_entry::Words::new(Api::$name, device);
                 // SAFETY: the program's own call, with its arguments.
-                unsafe { not_passed($($arg,)* caller) }
-            }
-
-            const REPORTED: unsafe extern "C-unwind" fn($($ty,)* usize) = match Api::$name {
-                Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => torch_entry::block_reported,
-                _ => torch_entry::block_reported_signed,
-            };
-
-            #[inline(never)]
-            unsafe extern "C-unwind" fn not_passed($($arg: $ty,)* caller: usize) {
-                // SAFETY: the program's own call, with its arguments.
-                unsafe {
-                    match depth::is_plain() {
-                        true => REPORTED($($arg,)* caller),
-                        false => not_plain($($arg,)* caller),
-                    }
-                }
-            }
-
-            #[cold]
-            #[inline(never)]
-            unsafe extern "C-unwind" fn not_plain($($arg: $ty,)* caller: usize) {
-                // SAFETY: the program's own call, with its arguments.
-                deferred(move || unsafe { REPORTED($($arg,)* caller) })
+                unsafe { torch_entry::not_passed(at, size, allocated, reserved, words, caller) }
             }
         });
     };

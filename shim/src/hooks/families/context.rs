@@ -24,7 +24,7 @@ pub fn init(call: Call<impl Row>) -> CUresult {
     if call.p.cap.is_bad() {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    torch_calls::find_library();
+    torch_calls::find_reports();
     let result = call.forward();
     // NVML is opened even without a cap: one may be set later.
     if result == CUDA_SUCCESS {

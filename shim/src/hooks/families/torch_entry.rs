@@ -4,6 +4,7 @@
 use crate::driver::api::Api;
 use crate::driver::depth;
 use crate::hooks::call::after_call;
+use crate::hooks::call::handler_exits::deferred;
 use crate::hooks::families::torch::{Report, device, memory, recorded};
 use crate::hooks::families::torch_calls::{find, index};
 use crate::hooks::families::torch_samples;
@@ -15,14 +16,15 @@ use crate::runtime::{clock, errno};
 use std::ffi::c_void;
 
 /// The function, by its [`index`], and the part of the device that is set, in one register: all arguments are in registers.
+/// The rest of that register has no meaning for the real function.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Words(u64);
+pub struct Words(u64);
 
 impl Words {
-    /// Without a device.
-    const fn of(api: Api) -> Words {
-        Words((index(api) as u64) << 16)
+    #[inline(always)]
+    pub fn new(api: Api, device: u64) -> Words {
+        Words((index(api) as u64) << 16 | u64::from(device as u16))
     }
 
     #[inline(always)]
@@ -39,6 +41,42 @@ impl Words {
     }
 }
 
+/// A call that was not passed (`torch_samples.rs`).
+///
+/// # Safety
+/// The program's own call, with its arguments.
+#[inline(never)]
+pub unsafe extern "C-unwind" fn not_passed(
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    words: Words,
+    caller: usize,
+) {
+    // SAFETY: the program's own call, with its arguments.
+    unsafe {
+        match depth::is_plain() {
+            true => block_reported(at, size, allocated, reserved, words, caller),
+            false => not_plain(at, size, allocated, reserved, words, caller),
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C-unwind" fn not_plain(
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    words: Words,
+    caller: usize,
+) {
+    // SAFETY: the program's own call, with its arguments.
+    deferred(|| unsafe { block_reported(at, size, allocated, reserved, words, caller) })
+}
+
 // The code of a block is together, from the begin of a line of the cache: the program's own work lies between two calls.
 #[cfg(not(miri))]
 core::arch::global_asm!(
@@ -47,137 +85,109 @@ core::arch::global_asm!(
     ".popsection"
 );
 
-/// The functions by which a block is reported: all that is done about nearly all calls of this family.
-macro_rules! block_reported {
-    ($($name:ident = $api:expr;)*) => {$(
-        /// Goes on to the real function, also after a panic.
-        ///
-        /// # Safety
-        /// The program's own call, with its arguments.
-        #[unsafe(naked)]
-        // The name of the landing pad, which stands once in the library, as this function does.
-        #[allow(named_asm_labels)]
-        #[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
-        pub unsafe extern "C-unwind" fn $name(
-            at: *mut c_void,
-            size: i64,
-            allocated: usize,
-            reserved: usize,
-            device: u64,
-            caller: usize,
-        ) {
-            body!(Words::of($api).0, concat!(".Llanding_of_", stringify!($name)))
-        }
-    )*};
-}
-
-#[cfg(target_arch = "x86_64")]
-macro_rules! body {
-    ($words:expr, $landing:expr) => {
-        core::arch::naked_asm!(
-            ".cfi_startproc",
-            // Relative to here, four bytes.
-            ".cfi_personality 0x1b, {personality}",
-            concat!(".cfi_lsda 0x1b, ", $landing),
-            "push r9",
-            "push {words}",
-            "push r8",
-            "push rcx",
-            "push rdx",
-            "push rsi",
-            "push rdi",
-            ".cfi_adjust_cfa_offset 56",
-            "movzx r8d, r8w",
-            "or r8d, {words}",
-            "call {reported}",
-            "3:",
-            "pop rdi",
-            "pop rsi",
-            "pop rdx",
-            "pop rcx",
-            "pop r8",
-            "add rsp, 16",
-            ".cfi_adjust_cfa_offset -56",
-            "test rax, rax",
-            "je 2f",
-            "jmp rax",
-            "2:",
-            "ret",
-            // Here a panic of `reported` ends, with the exception in the second result register.
-            concat!($landing, ":"),
-            ".cfi_adjust_cfa_offset 56",
-            "endbr64",
-            "mov rdi, [rsp + 40]",
-            "mov rsi, rdx",
-            "mov rdx, [rsp + 48]",
-            "call {panicked}",
-            "jmp 3b",
-            ".cfi_endproc",
-            words = const $words,
-            personality = sym panic_boundary::personality,
-            panicked = sym panicked,
-            reported = sym reported,
-        )
-    };
-}
-
-#[cfg(target_arch = "aarch64")]
-macro_rules! body {
-    ($words:expr, $landing:expr) => {
-        core::arch::naked_asm!(
-            ".cfi_startproc",
-            // Relative to here, four bytes.
-            ".cfi_personality 0x1b, {personality}",
-            concat!(".cfi_lsda 0x1b, ", $landing),
-            "stp x29, x30, [sp, -80]!",
-            ".cfi_adjust_cfa_offset 80",
-            ".cfi_rel_offset x29, 0",
-            ".cfi_rel_offset x30, 8",
-            "mov x29, sp",
-            "mov w9, {words}",
-            "stp x0, x1, [sp, 16]",
-            "stp x2, x3, [sp, 32]",
-            "stp x4, x5, [sp, 48]",
-            "str x9, [sp, 64]",
-            "and x4, x4, 0xffff",
-            "orr x4, x4, x9",
-            "bl {reported}",
-            "3:",
-            "mov x16, x0",
-            "ldp x0, x1, [sp, 16]",
-            "ldp x2, x3, [sp, 32]",
-            "ldr x4, [sp, 48]",
-            "ldp x29, x30, [sp], 80",
-            ".cfi_adjust_cfa_offset -80",
-            ".cfi_restore x29",
-            ".cfi_restore x30",
-            "cbz x16, 2f",
-            "br x16",
-            "2:",
-            "ret",
-            // As above.
-            concat!($landing, ":"),
-            ".cfi_adjust_cfa_offset 80",
-            ".cfi_rel_offset x29, 0",
-            ".cfi_rel_offset x30, 8",
-            // `bti j`: the unwinder gets here by a branch.
-            "hint 36",
-            "ldr x0, [sp, 64]",
-            "ldr x2, [sp, 56]",
-            "bl {panicked}",
-            "b 3b",
-            ".cfi_endproc",
-            words = const $words,
-            personality = sym panic_boundary::personality,
-            panicked = sym panicked,
-            reported = sym reported,
-        )
-    };
-}
-
-block_reported! {
-    block_reported = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE;
-    block_reported_signed = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE;
+/// All that is done about nearly all blocks that are recorded. Goes on to the real function, also after a panic.
+///
+/// # Safety
+/// The program's own call, with its arguments.
+#[unsafe(naked)]
+// The landing pad has a name, and stands once in the library, as this function does.
+#[allow(named_asm_labels)]
+#[cfg_attr(not(miri), unsafe(link_section = ".text.reported"))]
+unsafe extern "C-unwind" fn block_reported(
+    at: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    words: Words,
+    caller: usize,
+) {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        // Relative to here, four bytes.
+        ".cfi_personality 0x1b, {personality}",
+        ".cfi_lsda 0x1b, .Llanding_of_block",
+        "push r9",
+        "push r8",
+        "push rcx",
+        "push rdx",
+        "push rsi",
+        "push rdi",
+        // The stack is aligned at a call.
+        "push rdi",
+        ".cfi_adjust_cfa_offset 56",
+        "call {reported}",
+        "3:",
+        "pop rdi",
+        "pop rdi",
+        "pop rsi",
+        "pop rdx",
+        "pop rcx",
+        "pop r8",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -56",
+        "test rax, rax",
+        "je 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        // Here a panic of `reported` ends, with the exception in the second result register.
+        ".Llanding_of_block:",
+        ".cfi_adjust_cfa_offset 56",
+        "endbr64",
+        "mov rdi, [rsp + 40]",
+        "mov rsi, rdx",
+        "mov rdx, [rsp + 48]",
+        "call {panicked}",
+        "jmp 3b",
+        ".cfi_endproc",
+        personality = sym panic_boundary::personality,
+        panicked = sym panicked,
+        reported = sym reported,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        // Relative to here, four bytes.
+        ".cfi_personality 0x1b, {personality}",
+        ".cfi_lsda 0x1b, .Llanding_of_block",
+        "stp x29, x30, [sp, -64]!",
+        ".cfi_adjust_cfa_offset 64",
+        ".cfi_rel_offset x29, 0",
+        ".cfi_rel_offset x30, 8",
+        "mov x29, sp",
+        "stp x0, x1, [sp, 16]",
+        "stp x2, x3, [sp, 32]",
+        "stp x4, x5, [sp, 48]",
+        "bl {reported}",
+        "3:",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, 16]",
+        "ldp x2, x3, [sp, 32]",
+        "ldr x4, [sp, 48]",
+        "ldp x29, x30, [sp], 64",
+        ".cfi_adjust_cfa_offset -64",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "cbz x16, 2f",
+        "br x16",
+        "2:",
+        "ret",
+        // As above.
+        ".Llanding_of_block:",
+        ".cfi_adjust_cfa_offset 64",
+        ".cfi_rel_offset x29, 0",
+        ".cfi_rel_offset x30, 8",
+        // `bti j`: the unwinder gets here by a branch.
+        "hint 36",
+        "ldp x0, x2, [sp, 48]",
+        "bl {panicked}",
+        "b 3b",
+        ".cfi_endproc",
+        personality = sym panic_boundary::personality,
+        panicked = sym panicked,
+        reported = sym reported,
+    );
 }
 
 /// All blocks are recorded, by calls whose function is known: nearly always. The rest is [`uncommon`].
@@ -290,7 +300,7 @@ fn after_timed_pass(process: &'static Process, began_ns: u64) -> u64 {
 extern "C" fn panicked(words: Words, exception: *mut c_void, caller: usize) -> usize {
     let (api, kept) = (words.api(), errno::get());
     // SAFETY: the boundary has caught it.
-    depth::outermost(|| state::panicked(api, unsafe { panic_boundary::payload(exception) }));
+    depth::outermost(|| state::panicked(api.name(), unsafe { panic_boundary::payload(exception) }));
     errno::set(kept);
     find(api, caller)
 }

@@ -6,23 +6,18 @@
 //! is the exception: then the loader is asked for libtorch_cpu.so.
 
 use crate::driver::api::Api;
-use crate::hooks::families::torch_calls::{self, Interposed};
-use crate::hooks::process::state::Process;
+use crate::hooks::families::torch_calls;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-static FUNCTION: Interposed =
-    Interposed::new("_ZN2at15sequence_number17get_and_incrementEv", c"libtorch_cpu.so");
+pub const NUMBER: Api = Api::_ZN2at15sequence_number17get_and_incrementEv;
 
 /// A node is made: returns its number.
 #[inline]
 pub fn made(api: Api, caller: usize) -> u64 {
-    let Some(real) = FUNCTION.real(caller) else { return without_function() };
+    let Some(real) = torch_calls::real(api, caller) else { return without_function() };
     // SAFETY: `static uint64_t at::sequence_number::get_and_increment()`, the program's own call.
     let number = unsafe { core::mem::transmute::<usize, extern "C-unwind" fn() -> u64>(real) }();
-    let made = |process: &'static Process| {
-        process.capture.node_made(number, real, &process.trace_writer);
-    };
-    torch_calls::run(api, made);
+    torch_calls::run(api, |p| p.capture.node_made(number, real, &p.trace_writer));
     number
 }
 

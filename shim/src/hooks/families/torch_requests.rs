@@ -9,7 +9,7 @@
 
 use crate::driver::api::Api;
 use crate::hooks::call::handler_exits::deferred;
-use crate::hooks::families::torch_calls::{self, Interposed};
+use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::{self, Process};
 use crate::model::torch_requests::{self, Request};
 use crate::runtime::log;
@@ -17,61 +17,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::block_size::MIN_BLOCK;
 use vramtrace_format::{BLOCK_REQUESTS, Definition, DeviceId};
 
-const DIVISIONS_OF_CUDA: Api =
+/// That of libc10_cuda.so.
+pub const DIVISIONS_OF_CUDA: Api =
     Api::_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm;
-const DIVISIONS_OF_ALL: Api =
-    Api::_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm;
-
-static IN_LIBC10_CUDA: Interposed = Interposed::new(
-    "_ZN3c104cuda20CUDACachingAllocator19CUDAAllocatorConfig24roundup_power2_divisionsEm",
-    c"libc10_cuda.so",
-);
-static IN_LIBC10: Interposed = Interposed::new(
-    "_ZN3c1016CachingAllocator26AcceleratorAllocatorConfig24roundup_power2_divisionsEm",
-    c"libc10.so",
-);
-
-#[inline(always)]
-fn interposed(api: Api) -> &'static Interposed {
-    match api {
-        DIVISIONS_OF_CUDA => &IN_LIBC10_CUDA,
-        _ => &IN_LIBC10,
-    }
-}
-
-/// The place of the function among the allocator's on the hot page, after those that report blocks.
-#[inline(always)]
-const fn place(api: Api) -> usize {
-    match api {
-        DIVISIONS_OF_CUDA => 2,
-        _ => 3,
-    }
-}
 
 /// The real function of a call of which nothing is noted.
 #[inline(always)]
 pub fn passed(api: Api, caller: usize) -> Option<usize> {
     let allocator = &state::hot().allocator;
-    allocator.calls(place(api), caller).then(|| allocator.real(place(api)))
-}
-
-/// Where samples are recorded: calls of this library may pass.
-pub fn may_pass(caller: usize) {
-    let allocator = &state::hot().allocator;
-    for api in [DIVISIONS_OF_CUDA, DIVISIONS_OF_ALL] {
-        if !allocator.is_known(place(api))
-            && let Some((library, real)) = interposed(api).known_caller(caller)
-        {
-            torch_calls::pass(place(api), library, real);
-        }
-    }
+    let function = torch_calls::index(api);
+    allocator.calls(function, caller).then(|| allocator.real(function))
 }
 
 /// `static size_t roundup_power2_divisions(size_t)`: the divisions for a request of this size. Those of the real function.
 #[inline(always)]
 pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
-    let function = interposed(api);
-    let known = function.known(caller);
+    let known = torch_calls::known(api, caller);
     let Some(real) = known.or_else(|| deferred(|| find(api, caller))) else { return 0 };
     // SAFETY: the real function of this name, with the program's own argument.
     let real = unsafe { core::mem::transmute::<usize, extern "C-unwind" fn(u64) -> u64>(real) };
@@ -84,7 +45,7 @@ pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
 #[inline(never)]
 fn find(api: Api, caller: usize) -> Option<usize> {
     static SAID: AtomicBool = AtomicBool::new(false);
-    let real = interposed(api).real(caller);
+    let real = torch_calls::real(api, caller);
     if real.is_none() && !SAID.swap(true, Ordering::Relaxed) {
         log::line(format_args!(
             "roundup_power2_divisions was called, and no library has it: PyTorch's requests are rounded as by default"

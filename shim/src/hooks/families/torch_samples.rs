@@ -14,7 +14,7 @@ use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::families::torch::{
     CUDA, Report, block_allocated, block_freed, record_totals, report,
 };
-use crate::hooks::families::{torch_calls, torch_requests};
+use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::{self, Process};
 use crate::model::block_sampling::{BlockSampling, Chosen, DeviceBlocks};
 use crate::model::torch_totals::CacheTotals;
@@ -69,8 +69,7 @@ pub fn memory(
     (key, size): (u64, i64),
     totals: CacheTotals,
 ) {
-    torch_calls::may_pass(api, caller);
-    torch_requests::may_pass(caller);
+    torch_calls::may_pass(caller);
     // First: see there.
     sampling.may_pass(device);
     if key != 0 && size != 0 {

@@ -9,7 +9,7 @@ use crate::driver::api::Api;
 use crate::driver::cuda::{CU_STREAM_CAPTURE_STATUS_ACTIVE, CUstreamCaptureStatus};
 use crate::driver::param::Out;
 use crate::hooks::families::torch::CUDA;
-use crate::hooks::families::torch_calls::{self, Interposed};
+use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::Process;
 use crate::model::torch_lanes;
 use crate::runtime::found::hold;
@@ -18,18 +18,17 @@ use crate::runtime::mapped_modules::Loaded;
 use std::sync::atomic::Ordering;
 use vramtrace_format::{BLOCK_STREAMS, Definition};
 
-static FUNCTION: Interposed =
-    Interposed::new("_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE", c"libc10_cuda.so");
+pub const SET_CURRENT: Api = Api::_ZN3c104cuda20setCurrentCUDAStreamENS0_10CUDAStreamE;
 
 /// `c10::cuda::setCurrentCUDAStream(CUDAStream)`. The argument is a structure of 16 bytes in two registers: type and
 /// index of the device in the low two bytes of the first, the stream's id in the second.
 #[inline]
-pub fn set_current(_: Api, device: u64, stream: u64, caller: usize) {
+pub fn set_current(api: Api, device: u64, stream: u64, caller: usize) {
     let [kind, index, ..] = device.to_le_bytes();
     if kind == CUDA {
         torch_lanes::set_stream(index, stream);
     }
-    let Some(real) = FUNCTION.real(caller) else { without_function() };
+    let Some(real) = torch_calls::real(api, caller) else { without_function() };
     // SAFETY: the real function of this name, with the registers of the program's own call.
     unsafe { core::mem::transmute::<usize, extern "C-unwind" fn(u64, u64)>(real)(device, stream) }
 }
@@ -59,7 +58,7 @@ pub fn note_recorded(p: &'static Process) {
     }
     let has_function = |library: Loaded| {
         // SAFETY: it is loaded, and held.
-        FUNCTION.is_in(&unsafe { library.object() })
+        unsafe { library.object() }.function(SET_CURRENT.name().as_bytes()).is_some()
     };
     if hold(|| torch_calls::callers().any(has_function)) == Some(true) {
         let value = "current".into();

@@ -25,7 +25,7 @@ pub struct HotPage<S> {
     /// The process's state, on a line with `allocator`.
     pub state: AtomicPtr<S>,
     /// The library that PyTorch's allocator is in, by what it calls.
-    pub allocator: Caller<FUNCTIONS>,
+    pub allocator: Caller<PASSING>,
     /// The first device's are on the line after the allocator's, which processors load with it.
     pub figures: BlockFigures,
     pub reports: Reports<S>,
@@ -33,8 +33,8 @@ pub struct HotPage<S> {
 
 /// Functions that report PyTorch's blocks.
 pub const REPORTING: usize = 2;
-/// Functions that PyTorch's allocator calls: these, and two that say how to round a request up.
-const FUNCTIONS: usize = 4;
+/// Functions that PyTorch's allocator calls, and whose calls may pass: these, and two that say how to round a request up.
+pub const PASSING: usize = 4;
 
 /// A library that calls functions of this one: the first one that did.
 #[repr(C)]
@@ -53,7 +53,7 @@ pub struct Reports<S> {
     /// The process's state; null: not all blocks are recorded, or none was yet.
     recorder: AtomicPtr<S>,
     /// The library that reports blocks.
-    library: Caller<REPORTING>,
+    pub library: Caller<REPORTING>,
     /// Blocks are recorded without stacks.
     without_stacks: AtomicBool,
 }
@@ -137,13 +137,6 @@ impl<S> Reports<S> {
         // The remainder: without a look at the length.
         let function = function % REPORTING;
         self.library.calls(function, caller).then(|| self.library.real(function))
-    }
-
-    /// From now on calls of this library find their functions here.
-    pub fn set(&self, library: core::ops::Range<usize>, real: [usize; REPORTING]) {
-        for (function, real) in real.into_iter().enumerate() {
-            self.library.set(function, library.clone(), real);
-        }
     }
 }
 
@@ -255,8 +248,8 @@ mod tests {
         static PAGE: HotPage<u8> = HotPage::empty();
         let reports = &PAGE.reports;
         assert_eq!(reports.real(0, 0), None);
-        reports.set(4096..8192, [16, 0]);
-        reports.set(16384..20480, [32, 32]);
+        reports.library.set(0, 4096..8192, 16);
+        (0..2).for_each(|function| reports.library.set(function, 16384..20480, 32));
         assert_eq!(
             [4095, 4096, 8191, 8192, 16384].map(|at| reports.real(0, at)),
             [None, Some(16), Some(16), None, None]

@@ -7,7 +7,6 @@
 
 use crate::capture::Capture;
 use crate::config::Config;
-use crate::driver::api::Api;
 use crate::hooks::process::device_query;
 use crate::hooks::process::early_ranges;
 use crate::hooks::process::hot_page::{self, HotPage};
@@ -278,7 +277,7 @@ fn silence_panics() {
 
 /// A hook panicked: recording ends, the cap stays in force, the program continues.
 #[cold]
-pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
+pub fn panicked(at: &str, payload: Box<dyn Any + Send>) {
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let why = payload
             .downcast_ref::<&str>()
@@ -297,7 +296,7 @@ pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
                 true => "the cap cannot be enforced, so every request for GPU memory is refused",
                 false => "recording ends here, the program goes on",
             };
-            log::line(format_args!("internal error in {}: {why}; {rest}", api.name()));
+            log::line(format_args!("internal error in {at}: {why}; {rest}"));
         }
         if let Some(process) = existing() {
             process.trace_writer.stop(StopReason::Panic, 0);
