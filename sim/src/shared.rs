@@ -320,10 +320,8 @@ mod tests {
         row.owner.store(owner(std::process::id(), 1), SeqCst);
         row.shares[0].used.store(900, SeqCst);
         shared.table().rows_used.store(2, SeqCst);
-        assert!(
-            shared.charge(0, 1000, 1000),
-            "the row of an ended process is found when room is needed"
-        );
+        // The row of an ended process is found when room is needed.
+        assert!(shared.charge(0, 1000, 1000));
         assert_eq!(shared.used(0), 1000);
         assert!(Shared::open(Some(&path), 2, 1000).is_err(), "another geometry is refused");
         std::fs::write(&path, "precious").unwrap();

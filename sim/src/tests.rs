@@ -85,6 +85,10 @@ fn rounding_of_plain_memory() {
         assert_eq!(list[1] - list[0], stride, "{size}");
         list.into_iter().for_each(|pointer| ok!(cuMemFree_v2(pointer)));
     }
+    let (mut pointer, mut pitch) = (0, 0);
+    ok!(cuMemAllocPitch_v2(Out::from(&mut pointer), Out::from(&mut pitch), 1000, 1000, 4));
+    assert_eq!(pitch, 1024);
+    ok!(cuMemFree_v2(pointer));
     let mut many = Vec::new();
     assert_eq!(added(|| many = (0..100_000).map(|_| alloc(KIB)).collect()), 98 * MIB);
     many.into_iter().for_each(|pointer| ok!(cuMemFree_v2(pointer)));
@@ -105,10 +109,8 @@ fn result_codes_are_those_of_the_driver() {
     assert_eq!(result!(cuMemCreate(Out::from(&mut pointer), 1000, In::from(&device_prop()), 0)), 1);
     assert_eq!(result!(cuMemFreeAsync(0xdead000, LEGACY)), 1);
     assert_eq!(result!(cuMemGetAddressRange_v2(Out::none(), Out::none(), 0xdead000)), 0);
-    assert_eq!(
-        result!(cuMemGetAddressRange_v2(Out::from(&mut pointer), Out::none(), 0xdead000)),
-        500
-    );
+    let to = Out::from(&mut pointer);
+    assert_eq!(result!(cuMemGetAddressRange_v2(to, Out::none(), 0xdead000)), 500);
     assert_eq!(result!(cuDeviceGet(Out::from(&mut 0), 99)), 101);
     assert_eq!(result!(cuGetExportTable(Out::none(), In::none())), 500);
     ok!(cuMemGetInfo_v2(Out::none(), Out::from(&mut 0)));
@@ -116,22 +118,10 @@ fn result_codes_are_those_of_the_driver() {
     ok!(cuDeviceGetDefaultMemPool(Out::from(&mut pool), 0));
     assert_eq!(result!(cuMemPoolDestroy(pool)), 1);
     let without = std::thread::spawn(|| {
-        let mut pointer = 0;
-        [
-            result!(cuMemAlloc_v2(Out::from(&mut pointer), 1)),
-            result!(cuCtxGetDevice(Out::from(&mut 0))),
-        ]
+        let allocated = result!(cuMemAlloc_v2(Out::from(&mut 0), 1));
+        [allocated, result!(cuCtxGetDevice(Out::from(&mut 0)))]
     });
     assert_eq!(without.join().unwrap(), [201, 201]);
-}
-
-#[test]
-fn a_pitch_is_rounded_up() {
-    let _fresh = fresh();
-    let (mut pointer, mut pitch) = (0, 0);
-    ok!(cuMemAllocPitch_v2(Out::from(&mut pointer), Out::from(&mut pitch), 1000, 1000, 4));
-    assert_eq!(pitch, 1024);
-    ok!(cuMemFree_v2(pointer));
 }
 
 fn attribute(pool: Handle, which: i32) -> u64 {
@@ -174,28 +164,17 @@ fn pools_grow_in_steps_and_keep_what_is_freed() {
 #[test]
 fn graph_memory_stays_until_it_is_trimmed() {
     let _fresh = fresh();
-    let (mut graph, mut exec, mut first, mut last) =
-        (null_mut(), null_mut(), null_mut(), null_mut());
+    let [mut graph, mut exec, mut first, mut last] = [null_mut(); 4];
     ok!(cuGraphCreate(Out::from(&mut graph), 0));
     let pool = PoolProps::of_device(0);
     let mut params =
         AllocNodeParams { pool, access: null(), access_count: 0, size: 200 << 20, pointer: 0 };
     let stages = [
         added(|| {
-            ok!(cuGraphAddMemAllocNode(
-                Out::from(&mut first),
-                graph,
-                In::none(),
-                0,
-                Out::from(&mut params)
-            ));
-            ok!(cuGraphAddMemFreeNode(
-                Out::from(&mut last),
-                graph,
-                In::from(&first),
-                1,
-                params.pointer
-            ));
+            let (to, of) = (Out::from(&mut first), Out::from(&mut params));
+            ok!(cuGraphAddMemAllocNode(to, graph, In::none(), 0, of));
+            let (to, behind) = (Out::from(&mut last), In::from(&first));
+            ok!(cuGraphAddMemFreeNode(to, graph, behind, 1, params.pointer));
         }),
         added(|| ok!(cuGraphInstantiateWithFlags(Out::from(&mut exec), graph, 0))),
         added(|| ok!(cuGraphUpload(exec, LEGACY))),
@@ -260,10 +239,8 @@ fn arrays_take_what_was_measured() {
     let desc =
         Array3dDesc { width: 2048, height: 2048, depth: 0, format: 0x20, channels: 4, flags: 0 };
     let mut mipmapped = null_mut();
-    assert_eq!(
-        added(|| ok!(cuMipmappedArrayCreate(Out::from(&mut mipmapped), In::from(&desc), 5))),
-        86 * MIB
-    );
+    let to = Out::from(&mut mipmapped);
+    assert_eq!(added(|| ok!(cuMipmappedArrayCreate(to, In::from(&desc), 5))), 86 * MIB);
     ok!(cuMipmappedArrayDestroy(mipmapped));
 }
 
@@ -299,10 +276,8 @@ fn virtual_memory_lives_until_its_last_reference() {
     let _fresh = fresh();
     let (mut handle, mut again, mut address) = (0, 0, 0);
     let size = 64usize << 20;
-    assert_eq!(
-        added(|| ok!(cuMemCreate(Out::from(&mut handle), size, In::from(&device_prop()), 0))),
-        64 * MIB
-    );
+    let to = Out::from(&mut handle);
+    assert_eq!(added(|| ok!(cuMemCreate(to, size, In::from(&device_prop()), 0))), 64 * MIB);
     ok!(cuMemAddressReserve(Out::from(&mut address), 2 * size, 0, 0, 0));
     let second = address + size as u64;
     ok!(cuMemMap(address, size, 0, handle, 0));
@@ -338,11 +313,8 @@ fn copies_move_bytes() {
     ok!(cuMemcpyAsync(two + 3, one + 100, 256, LEGACY));
     ok!(cuMemcpyAsync(back.as_mut_ptr() as u64, two + 3, 256, LEGACY));
     assert_eq!(back, sent);
-    assert_eq!(
-        result!(cuMemcpyHtoD_v2(one + MIB - 1, In::from(sent.as_ptr()), 2)),
-        1,
-        "past the end"
-    );
+    let past_the_end = one + MIB - 1;
+    assert_eq!(result!(cuMemcpyHtoD_v2(past_the_end, In::from(sent.as_ptr()), 2)), 1);
     ok!(cuMemsetD32_v2(one, 0x01020304, 4));
     ok!(cuMemcpyDtoH_v2(Out::from(back.as_mut_ptr()), one, 8));
     assert_eq!(back[..8], [4, 3, 2, 1, 4, 3, 2, 1]);
@@ -367,13 +339,8 @@ fn look_ups_as_measured() {
     let _fresh = fresh();
     let ask = |name: &std::ffi::CStr, version, flags| {
         let (mut out, mut status) = (7 as *mut c_void, -1);
-        let code = result!(cuGetProcAddress_v2(
-            In::from(name.as_ptr()),
-            Out::from(&mut out),
-            version,
-            flags,
-            Out::from(&mut status)
-        ));
+        let (name, to) = (In::from(name.as_ptr()), Out::from(&mut out));
+        let code = result!(cuGetProcAddress_v2(name, to, version, flags, Out::from(&mut status)));
         (code, out as usize, status)
     };
     assert_eq!(ask(c"cuNope", 12000, 0), (0, 0, 1));
@@ -411,25 +378,17 @@ fn threads_allocate_and_free() {
     let mut context = null_mut();
     ok!(cuCtxGetCurrent(Out::from(&mut context)));
     let context = context as usize;
-    let threads: Vec<_> = (0..4u64)
-        .map(|thread| {
-            std::thread::spawn(move || {
-                ok!(cuCtxSetCurrent(context as Handle));
-                for round in 0..2000u64 {
-                    let mut pooled = 0;
-                    let plain = alloc((round * 7919 + thread) % (3 * MIB) + 1);
-                    ok!(cuMemAllocAsync(
-                        Out::from(&mut pooled),
-                        1 + (round as usize % 5) * 65536,
-                        LEGACY
-                    ));
-                    ok!(cuMemFreeAsync(pooled, LEGACY));
-                    ok!(cuMemFree_v2(plain));
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let work = |thread: u64| {
+        ok!(cuCtxSetCurrent(context as Handle));
+        for round in 0..2000u64 {
+            let (mut pooled, size) = (0, 1 + (round as usize % 5) * 65536);
+            let plain = alloc((round * 7919 + thread) % (3 * MIB) + 1);
+            ok!(cuMemAllocAsync(Out::from(&mut pooled), size, LEGACY));
+            ok!(cuMemFreeAsync(pooled, LEGACY));
+            ok!(cuMemFree_v2(plain));
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|thread| drop(scope.spawn(move || work(thread)))));
     ok!(cuCtxSynchronize());
     assert_eq!(used(), 526 * MIB + 832 * KIB);
 }

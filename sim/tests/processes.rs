@@ -20,26 +20,32 @@ fn main() {
     if let Ok(role) = std::env::var(ROLE) {
         return play(&role);
     }
-    let arguments = Arguments::from_args();
-    let test = |name: &str, run: fn()| {
-        Trial::test(name, move || {
-            run();
-            Ok(())
-        })
-    };
-    let tests = vec![
-        test(
-            "processes_share_the_device_and_ended_ones_release_it",
-            processes_share_the_device_and_ended_ones_release_it,
-        ),
-        test("addresses_are_the_same_in_every_run", addresses_are_the_same_in_every_run),
-        test("memory_is_shared_by_handle", memory_is_shared_by_handle),
-        test("memory_is_shared_by_descriptor", memory_is_shared_by_descriptor),
-        test("a_forked_child_has_no_driver", a_forked_child_has_no_driver),
-        test("visible_devices_are_honoured", visible_devices_are_honoured),
-    ];
-    libtest_mimic::run(&arguments, tests).exit();
+    let trial = |(name, run): (&str, fn())| Trial::test(name, move || Ok(run()));
+    libtest_mimic::run(&Arguments::from_args(), TESTS.map(trial).into()).exit();
 }
+
+const TESTS: [(&str, fn()); 6] = [
+    ("processes_share_the_device_and_ended_ones_release_it", || {
+        let state = state("share");
+        run_alone("watcher", std::slice::from_ref(&state));
+        std::fs::remove_file(&state.1).unwrap();
+    }),
+    ("addresses_are_the_same_in_every_run", || {
+        assert_eq!(run_alone("holder", &[]), run_alone("holder", &[]));
+    }),
+    ("memory_is_shared_by_handle", || drop(run_alone("importer", &[]))),
+    ("memory_is_shared_by_descriptor", || drop(run_alone("descriptor_owner", &[]))),
+    ("a_forked_child_has_no_driver", || drop(run_alone("forker", &[]))),
+    ("visible_devices_are_honoured", || {
+        for (visible, seen) in
+            [("0,1,2", "3 0000:1B:00.0"), ("2,0", "2 0000:35:00.0"), ("1", "1 0000:28:00.0")]
+        {
+            let devices = ("VRAMTRACE_SIM", "3x1GiB".to_owned());
+            let visible = ("CUDA_VISIBLE_DEVICES", visible.to_owned());
+            assert_eq!(run_alone("chooser", &[devices, visible]), seen);
+        }
+    }),
+];
 
 fn play(role: &str) {
     match role {
@@ -209,16 +215,6 @@ fn nvml_processes() -> Vec<(u32, u64)> {
     list[..count as usize].iter().map(|row| (row[0] as u32, row[1])).collect()
 }
 
-fn processes_share_the_device_and_ended_ones_release_it() {
-    let state = state("share");
-    assert_eq!(run_alone("watcher", std::slice::from_ref(&state)), "done");
-    std::fs::remove_file(&state.1).unwrap();
-}
-
-fn addresses_are_the_same_in_every_run() {
-    assert_eq!(run_alone("holder", &[]), run_alone("holder", &[]));
-}
-
 fn exporter() {
     start();
     alloc(512);
@@ -255,10 +251,6 @@ fn importer() {
     assert_eq!(cu!(cuIpcCloseMemHandle(pointer => u64)), 1);
     other.end();
     say_and_wait("done");
-}
-
-fn memory_is_shared_by_handle() {
-    assert_eq!(run_alone("importer", &[]), "done");
 }
 
 /// CUmemAllocationProp: pinned memory of device 0, exportable as a descriptor.
@@ -313,10 +305,6 @@ fn descriptor_owner() {
     say_and_wait("done");
 }
 
-fn memory_is_shared_by_descriptor() {
-    assert_eq!(run_alone("descriptor_owner", &[]), "done");
-}
-
 fn forker() {
     start();
     // SAFETY: this process has one thread; the child makes two calls and ends.
@@ -336,10 +324,6 @@ fn forker() {
     say_and_wait("done");
 }
 
-fn a_forked_child_has_no_driver() {
-    assert_eq!(run_alone("forker", &[]), "done");
-}
-
 fn chooser() {
     ok!(cuInit(0 => u32));
     let (mut count, mut name) = (0, [0u8; 64]);
@@ -347,14 +331,4 @@ fn chooser() {
     ok!(cuDeviceGetPCIBusId(name.as_mut_ptr().cast() => *mut c_char, 64 => i32, 0 => i32));
     let first = CStr::from_bytes_until_nul(&name).unwrap().to_str().unwrap();
     say_and_wait(&format!("{count} {first}"));
-}
-
-fn visible_devices_are_honoured() {
-    let run = |visible: &str| {
-        let two = ("VRAMTRACE_SIM", "3x1GiB".to_owned());
-        run_alone("chooser", &[two, ("CUDA_VISIBLE_DEVICES", visible.to_owned())])
-    };
-    assert_eq!(run("0,1,2"), "3 0000:1B:00.0");
-    assert_eq!(run("2,0"), "2 0000:35:00.0");
-    assert_eq!(run("1"), "1 0000:28:00.0");
 }

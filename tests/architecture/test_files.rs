@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::sources;
+
 fn tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
 }
@@ -108,31 +110,19 @@ fn a_name_that_is_wrong_shows() {
     assert!(of("promises/gone.rs") && of("scripts/") && named(text).len() == 4);
 }
 
-/// Sources of the repository, built files left out.
-fn sources(folder: &Path, below: &str, all: &mut BTreeSet<String>) {
-    for name in names(folder) {
-        let (path, shown) = (folder.join(&name), format!("{below}/{name}"));
-        if !path.is_dir() {
-            all.insert(shown);
-        } else if !name.starts_with('.') && !matches!(&*name, "target" | "node_modules" | "dist") {
-            sources(&path, &shown, all);
-        }
-    }
-}
-
 /// The other tables name files by the end of their path: `hooks/process/state.rs`.
 #[test]
 fn every_file_that_the_documents_name_is_there() {
-    let mut all = BTreeSet::new();
-    sources(&tests().join(".."), "", &mut all);
+    let all = sources::files(&tests().join(".."));
     let text = document("ARCHITECTURE.md");
     let is_file = |word: &str| {
         let end = word.rsplit('.').next().unwrap_or_default();
         matches!(end, "rs" | "sh" | "mjs" | "ts" | "md" | "toml") && !word.contains([' ', '<', '*'])
     };
     let words = quoted(&text).map(|(word, _)| word).filter(|word| is_file(word));
-    let gone: Vec<_> =
-        words.filter(|word| !all.iter().any(|path| path.ends_with(&format!("/{word}")))).collect();
+    let is_there =
+        |word: &&str| all.keys().any(|path| format!("/{path}").ends_with(&format!("/{word}")));
+    let gone: Vec<_> = words.filter(|word| !is_there(word)).collect();
     assert!(gone.is_empty(), "docs/ARCHITECTURE.md: there is no {gone:#?}");
 }
 
@@ -143,18 +133,14 @@ fn packages_outside_the_workspace_have_its_lints() {
         std::fs::read_to_string(tests().join("..").join(folder).join("Cargo.toml")).unwrap()
     };
     let workspace = read(".");
-    let denied: Vec<&str> = workspace
-        .split("[package]")
-        .next()
-        .unwrap()
-        .lines()
-        .filter(|line| line.ends_with("= \"deny\"") || line.starts_with("all = "))
-        .collect();
+    let is_denied = |line: &&str| line.ends_with("= \"deny\"") || line.starts_with("all = ");
+    let lints = workspace.split("[package]").next().unwrap();
+    let denied: Vec<&str> = lints.lines().filter(is_denied).collect();
     assert!(denied.len() >= 4 && denied.contains(&"undocumented_unsafe_blocks = \"deny\""));
     for folder in ["fuzz", "models"] {
         let own = read(folder);
-        let lacks = denied.iter().filter(|line| !own.lines().any(|own| own == **line));
-        let lacks: Vec<_> = lacks.collect();
+        let has = |line: &str| own.lines().any(|own| own == line);
+        let lacks: Vec<_> = denied.iter().filter(|line| !has(line)).collect();
         assert!(lacks.is_empty(), "{folder}/Cargo.toml lacks {lacks:#?}");
     }
 }

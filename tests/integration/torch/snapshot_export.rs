@@ -6,63 +6,66 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Program, Scratch, Setup, has, vramtrace};
-use vramtrace_format::{
-    Alloc, BlockChange, Definition, DeviceId, Event, Kind, SiteId, Space, StackId,
-};
+use testkit::{Program, Said, Scratch, Setup, has, repository};
+use vramtrace_format::{Alloc, BlockChange, Definition, DeviceId, Event, Kind, Space, StackId};
 
 const MIB: u64 = 1 << 20;
 
 fn data(name: &str) -> PathBuf {
-    PathBuf::from(format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR")))
+    repository().join("tests/data").join(name)
 }
 
-fn judge(arguments: &[&str]) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_snapshot.py");
-    let output = Command::new("python3").arg(script).args(arguments).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {printed}");
-    String::from_utf8(output.stdout).unwrap()
+fn judge(what: &str, files: &[&Path]) -> String {
+    let script = repository().join("tests/python/torch_snapshot.py");
+    Said::by(Command::new("python3").arg(script).arg(what).args(files)).ended(0).out
 }
 
+/// The snapshot of a trace, which follows all rules.
 fn export(trace: &Path) -> PathBuf {
     let pickle = trace.with_extension("pickle");
-    let mut command = vramtrace();
-    command.args(["export", "--format", "torch-snapshot", "-o"]).args([&pickle, trace]);
-    assert!(command.status().unwrap().success());
-    judge(&["opcodes", pickle.to_str().unwrap()]);
-    judge(&["rules", pickle.to_str().unwrap()]);
+    let (to, from) = (pickle.display(), trace.display());
+    Scratch::new().text(&format!("export --format torch-snapshot -o {to} {from}"));
+    judge("opcodes", &[&pickle]);
+    judge("rules", &[&pickle]);
     if let Some(viz) = std::env::var_os("VRAMTRACE_TEST_MEMORY_VIZ") {
-        judge(&["viewer", pickle.to_str().unwrap(), viz.to_str().unwrap()]);
+        judge("viewer", &[&pickle, Path::new(&viz)]);
     }
     pickle
 }
 
 fn facts(pickle: &Path) -> Value {
-    serde_json::from_str(&judge(&["facts", pickle.to_str().unwrap()])).unwrap()
+    serde_json::from_str(&judge("facts", &[pickle])).unwrap()
 }
 
-fn import(scratch: &Scratch, file: &str) -> PathBuf {
-    scratch.text(&format!("import {} -o imported.vtrace", data(file).display()));
+/// The facts of the snapshot of a trace that is made.
+fn facts_of(trace: &TraceBuilder) -> Value {
+    let scratch = Scratch::with(trace);
+    // Some of their blocks lie in no memory.
+    scratch.contradicts();
+    facts(&export(&scratch.0.join("t.vtrace")))
+}
+
+fn import(scratch: &Scratch, file: &Path) -> PathBuf {
+    scratch.text(&format!("import {} -o imported.vtrace --force", file.display()));
     scratch.0.join("imported.vtrace")
 }
 
 #[test]
 fn a_snapshot_that_was_imported_comes_out_as_it_went_in() {
     let scratch = Scratch::new();
-    let pickle = export(&import(&scratch, "torch_snapshot_2.11.pickle.gz"));
     let before = data("torch_snapshot_2.11.pickle.gz");
-    judge(&["same", before.to_str().unwrap(), pickle.to_str().unwrap()]);
+    let pickle = export(&import(&scratch, &before));
+    judge("same", &[&before, &pickle]);
     // And once more: nothing is lost on the way.
-    let again = scratch.0.join("again.vtrace");
-    scratch.text(&format!("import {} -o again.vtrace", pickle.display()));
-    judge(&["same", pickle.to_str().unwrap(), export(&again).to_str().unwrap()]);
+    let first = pickle.with_file_name("first.pickle");
+    std::fs::rename(&pickle, &first).unwrap();
+    judge("same", &[&first, &export(&import(&scratch, &first))]);
 }
 
 #[test]
 fn a_snapshot_of_a_training_run_has_every_block() {
     let scratch = Scratch::new();
-    let facts = facts(&export(&import(&scratch, "varlen_s1.csv.gz")));
+    let facts = facts(&export(&import(&scratch, &data("varlen_s1.csv.gz"))));
     let expected = json!({
         "alloc": 41_169, "free_requested": 40_722, "free_completed": 40_722, "segment_alloc": 219
     });
@@ -123,34 +126,21 @@ fn mixed() -> TraceBuilder {
     block(&mut t, 14 * SECOND, segment + 16 * MIB, 2 * MIB, 2);
     // A page goes with a block in it that nobody freed.
     block(&mut t, 15 * SECOND, pages + 45 * MIB, MIB, 2);
-    t.event(
-        16 * SECOND,
-        Event::Unmap { address: pages + 40 * MIB, size: 20 * MIB, stack: Default::default() },
-    );
+    let (address, stack) = (pages + 40 * MIB, Default::default());
+    t.event(16 * SECOND, Event::Unmap { address, size: 20 * MIB, stack });
     t.free(16 * SECOND, Space::Vmm, 52);
     // In no memory that is known; over another; in memory that somebody else uses whole.
     block(&mut t, 17 * SECOND, 900 << 30, MIB, 2);
     block(&mut t, 18 * SECOND, segment + 17 * MIB, 2 * MIB, 2);
-    t.event(
-        19 * SECOND,
-        Event::CacheOom {
-            device: DeviceId(0),
-            size: 5 << 30,
-            allocated: 1,
-            reserved: 2,
-            stack: StackId(2),
-        },
-    );
+    let (device, stack) = (DeviceId(0), StackId(2));
+    let failed = Event::CacheOom { device, size: 5 << 30, allocated: 1, reserved: 2, stack };
+    t.event(19 * SECOND, failed);
     t
 }
 
 #[test]
 fn segments_pages_waiting_blocks_and_other_libraries_are_in_the_snapshot() {
-    let scratch = Scratch::new();
-    scratch.contradicts();
-    let path = scratch.0.join("mixed.vtrace");
-    mixed().write(&path);
-    let facts = facts(&export(&path));
+    let facts = facts_of(&mixed());
     let actions = &facts["actions"];
     has(actions, json!({ "segment_map": 3, "segment_unmap": 1, "oom": 1 }));
     // Five of others and one of PyTorch's own; the objects that were never mapped are not there.
@@ -177,13 +167,9 @@ fn a_trace_that_lost_its_beginning_starts_from_its_checkpoint() {
     let mut t = TraceBuilder::new();
     let (device, vmm_site, of_block) =
         (t.site(Kind::Device, 0), t.site(Kind::Vmm, 0), t.site(Kind::Block, 0));
-    let alloc = |key, space, size, site: SiteId| Alloc {
-        key,
-        space,
-        size,
-        site,
-        stack: StackId(0),
-        requested: None,
+    let alloc = |key, space, size, site| {
+        let stack = StackId(0);
+        Alloc { key, space, size, site, stack, requested: None }
     };
     let (segment, page) = (100 << 30, 200 << 30);
     t.event(SECOND, Event::Alloc(alloc(segment, Space::Device, 20 * MIB, device)));
@@ -196,51 +182,30 @@ fn a_trace_that_lost_its_beginning_starts_from_its_checkpoint() {
     t.event(at, listed(alloc(segment, Space::Block, MIB, of_block)));
     t.event(at, listed(alloc(page + MIB, Space::Block, MIB, of_block)));
     t.event(at, Event::Alloc(alloc(segment + 3 * MIB, Space::Block, MIB, of_block)));
-    t.event(
-        at,
-        Event::CheckpointMap {
-            id: 1,
-            address: page,
-            size: 20 * MIB,
-            offset: 0,
-            object: 9,
-            owner: Default::default(),
-            stack: Default::default(),
-        },
-    );
+    let (owner, stack) = Default::default();
+    let (size, offset, object) = (20 * MIB, 0, 9);
+    let map = Event::CheckpointMap { id: 1, address: page, size, offset, object, owner, stack };
+    t.event(at, map);
     t.event(at, listed(alloc(segment, Space::Device, 20 * MIB, device)));
     t.event(at, listed(alloc(9, Space::Vmm, 20 * MIB, vmm_site)));
     t.event(at, Event::CheckpointEnd { id: 1 });
     block(&mut t, at + SECOND, segment + 8 * MIB, MIB, 0);
     t.free(at + 2 * SECOND, Space::Block, segment);
     t.event(at + 3 * SECOND, Event::Ended);
-    let scratch = Scratch::new();
-    let path = scratch.0.join("late.vtrace");
-    t.write(&path);
-    let facts = facts(&export(&path));
+    let facts = facts_of(&t);
     assert_eq!(facts["actions"], json!({"alloc": 1, "free_requested": 1, "free_completed": 1}));
-    let sizes: Vec<u64> = facts["segments"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|segment| segment[3].as_u64().unwrap() / MIB)
-        .collect();
-    assert_eq!(sizes, [2, 1]);
+    let segments = facts["segments"].as_array().unwrap().iter();
+    let sizes = segments.map(|segment| segment[3].as_u64().unwrap() / MIB);
+    assert_eq!(sizes.collect::<Vec<_>>(), [2, 1]);
 }
 
 #[test]
 fn a_snapshot_has_each_device_and_of_an_empty_trace_no_segment() {
-    let scratch = Scratch::new();
-    let path = scratch.0.join("two.vtrace");
     let mut t = TraceBuilder::new();
     t.alloc_on(SECOND, Kind::Device, 1, 5 << 30, 64 * MIB);
-    t.write(&path);
-    let two = facts(&export(&path));
+    let two = facts_of(&t);
     assert_eq!((&two["devices"], &two["segments"][0][0]), (&json!(2), &json!(1)));
-    let path = scratch.0.join("none.vtrace");
-    TraceBuilder::new().write(&path);
-    let none = facts(&export(&path));
-    has(&none, json!({ "devices": 1, "segments": [] }));
+    has(&facts_of(&TraceBuilder::new()), json!({ "devices": 1, "segments": [] }));
 }
 
 #[test]

@@ -12,14 +12,14 @@ pub fn libraries() -> &'static Path {
     DIRECTORY.get_or_init(|| {
         let directory = temporary().join(format!("c10-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
-        let source = |name: &str| repository().join(format!("tests/programs/{name}.c"));
-        let build = |name: &str, sources: &[&str], flags: &[&str]| {
-            let built = Command::new("gcc")
-                .args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
+        let compile = |compiler: &str, name: &str, sources: &[&str], flags: &[&str]| {
+            let programs = repository().join("tests/programs");
+            let built = Command::new(compiler)
+                .args(["-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
                 .arg(format!("-Wl,-soname,{name}"))
                 .arg("-o")
                 .arg(directory.join(name))
-                .args(sources.iter().map(|name| source(name)))
+                .args(sources.iter().map(|name| programs.join(name)))
                 .arg("-L")
                 .arg(&directory)
                 .args(flags)
@@ -27,6 +27,11 @@ pub fn libraries() -> &'static Path {
                 .output()
                 .unwrap();
             assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        };
+        let build = |name: &str, sources: &[&str], flags: &[&str]| {
+            let sources: Vec<String> = sources.iter().map(|name| format!("{name}.c")).collect();
+            let sources: Vec<&str> = sources.iter().map(String::as_str).collect();
+            compile("gcc", name, &sources, &[&["-std=gnu11"], flags].concat());
         };
         build("libc10.so", &["libc10"], &[]);
         build("libc10_cuda.so", &["libc10_cuda"], &["-l:libc10.so"]);
@@ -55,24 +60,13 @@ pub fn libraries() -> &'static Path {
         build("plugin-one.so", &["libc10", "libc10_cuda"], &inside);
         build("plugin-other.so", &["libc10_cuda", "libc10"], &inside);
         build("libslow.so", &["slow"], &[]);
-        for (name, flags) in [
-            ("libtorch_cpu.so", &[][..]),
-            ("libtorch_cpu-layout.so", &["-DOTHER_LAYOUT"]),
-            ("libtorch_cpu-pointers.so", &["-DOTHER_POINTERS"]),
+        for (name, layout) in [
+            ("libtorch_cpu.so", "-DUSUAL_LAYOUT"),
+            ("libtorch_cpu-layout.so", "-DOTHER_LAYOUT"),
+            ("libtorch_cpu-pointers.so", "-DOTHER_POINTERS"),
         ] {
-            let built = Command::new("g++")
-                .args(["-std=c++17", "-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
-                .arg(format!("-Wl,-soname,{name}"))
-                .args(flags)
-                .arg("-o")
-                .arg(directory.join(name))
-                .arg(repository().join("tests/programs/libtorch_cpu.cpp"))
-                .arg("-L")
-                .arg(&directory)
-                .args(["-l:libc10_cuda.so", "-lpthread"])
-                .output()
-                .unwrap();
-            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+            let flags = ["-std=c++17", layout, "-l:libc10_cuda.so"];
+            compile("g++", name, &["libtorch_cpu.cpp"], &flags);
         }
         directory
     })
