@@ -4,7 +4,8 @@
 #
 #   scripts/demo.sh [DIR]    the trace and the timeline go there [default: a new directory in TMPDIR]
 #
-#   DEMO_PROFILE=dev   uses the debug build instead of the release build
+#   DEMO_BUILD=release   the optimised build instead of the debug build, which takes half as long
+#   DEMO_BUILD=tests     the debug build with the features that the tests need: after them nothing is built again
 #
 # Exit status: 0; 1 if a step failed; 2 for a wrong value, or if cargo or gcc is missing.
 set -eu
@@ -16,15 +17,14 @@ for tool in "cargo:install Rust 1.88 or later (https://rustup.rs)" "gcc:install 
         exit 2
     fi
 done
-profile=${DEMO_PROFILE:-release}
-case $profile in
-    release) built=release targets=(-p vramtrace -p vramtrace-shim -p vramtrace-sim) ;;
-    # With examples, the crates have the features that they have in tests: CI builds nothing again.
-    dev) built=debug targets=(--workspace --lib --bins --examples) ;;
-    *) echo "demo: DEMO_PROFILE is '$profile': must be release or dev" >&2; exit 2 ;;
+case ${DEMO_BUILD:-debug} in
+    debug) built=debug targets=(-p vramtrace -p vramtrace-shim -p vramtrace-sim) ;;
+    release) built=release targets=(--release -p vramtrace -p vramtrace-shim -p vramtrace-sim) ;;
+    tests) built=debug targets=(--workspace --lib --bins --examples) ;;
+    *) echo "demo: DEMO_BUILD is '$DEMO_BUILD': must be debug, release or tests" >&2; exit 2 ;;
 esac
 echo "== cargo build: the recorder, the command and the simulated driver; the first time takes minutes"
-cargo build --profile "$profile" "${targets[@]}" --quiet
+cargo build "${targets[@]}" --quiet
 vramtrace=${CARGO_TARGET_DIR:-$PWD/target}/$built/vramtrace
 case ${1:-} in
     "") where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-demo.XXXXXX") ;;
@@ -48,4 +48,4 @@ echo
 echo "The trace:     $where/demo.vtrace"
 echo "The timeline:  $where/timeline.perfetto-trace  (open it in https://ui.perfetto.dev)"
 echo "The leak:      $vramtrace leaks $where/demo.vtrace"
-echo "Your program:  $vramtrace run --cap 8GiB python train.py"
+echo "Your program:  pip install ., which builds with optimisation; then vramtrace run --cap 8GiB python train.py"
