@@ -74,7 +74,7 @@ fn calls_that_no_reading_followed_are_one_lines_if_they_are() {
 fn readings_of_nvml_stay_within_their_budget() {
     // Calls of two lines in turn never share a reading: there the budget alone bounds them.
     for (name, requests) in
-        [("kept", 60), ("temporary", 60), ("kept-streams", 60), ("alternate", 300)]
+        [("kept", 100), ("temporary", 100), ("kept-streams", 100), ("alternate", 300)]
     {
         let slow = Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow:1000");
         let run = run(name, requests, slow);

@@ -203,9 +203,9 @@ macro_rules! export {
                     return unsafe { real(at, size, allocated, reserved, device) };
                 }
                 short_jumps();
-                let words = torch_entry::Words::new(Api::$name, device);
+                let place = torch_entry::Place::new(Api::$name, caller);
                 // SAFETY: the program's own call, with its arguments.
-                unsafe { torch_entry::not_passed(at, size, allocated, reserved, words, caller) }
+                unsafe { torch_entry::not_passed(at, size, allocated, reserved, device, place) }
             }
         });
     };

@@ -15,21 +15,28 @@ use crate::runtime::rare::rare;
 use crate::runtime::{clock, errno};
 use std::ffi::c_void;
 
-/// The function, by its [`index`], and the part of the device that is set, in one register: all arguments are in registers.
-/// The rest of that register has no meaning for the real function.
+/// The place of a call, and in its uppermost byte, which addresses of a program do not have, the function by its [`index`]:
+/// all arguments are in registers.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub struct Words(u64);
+pub struct Place(usize);
 
-impl Words {
+const FUNCTION: u32 = 56;
+
+impl Place {
     #[inline(always)]
-    pub fn new(api: Api, device: u64) -> Words {
-        Words((index(api) as u64) << 16 | u64::from(device as u16))
+    pub fn new(api: Api, caller: usize) -> Place {
+        Place(index(api) << FUNCTION | caller)
     }
 
     #[inline(always)]
     fn index(self) -> usize {
-        (self.0 >> 16) as usize
+        self.0 >> FUNCTION
+    }
+
+    #[inline(always)]
+    fn caller(self) -> usize {
+        self.0 & ((1 << FUNCTION) - 1)
     }
 
     #[inline(always)]
@@ -51,14 +58,14 @@ pub unsafe extern "C-unwind" fn not_passed(
     size: i64,
     allocated: usize,
     reserved: usize,
-    words: Words,
-    caller: usize,
+    device: u64,
+    place: Place,
 ) {
     // SAFETY: the program's own call, with its arguments.
     unsafe {
         match depth::is_plain() {
-            true => block_reported(at, size, allocated, reserved, words, caller),
-            false => not_plain(at, size, allocated, reserved, words, caller),
+            true => block_reported(at, size, allocated, reserved, device, place),
+            false => not_plain(at, size, allocated, reserved, device, place),
         }
     }
 }
@@ -70,11 +77,11 @@ unsafe extern "C-unwind" fn not_plain(
     size: i64,
     allocated: usize,
     reserved: usize,
-    words: Words,
-    caller: usize,
+    device: u64,
+    place: Place,
 ) {
     // SAFETY: the program's own call, with its arguments.
-    deferred(|| unsafe { block_reported(at, size, allocated, reserved, words, caller) })
+    deferred(|| unsafe { block_reported(at, size, allocated, reserved, device, place) })
 }
 
 // The code of a block is together, from the begin of a line of the cache: the program's own work lies between two calls.
@@ -98,8 +105,8 @@ unsafe extern "C-unwind" fn block_reported(
     size: i64,
     allocated: usize,
     reserved: usize,
-    words: Words,
-    caller: usize,
+    device: u64,
+    place: Place,
 ) {
     #[cfg(target_arch = "x86_64")]
     core::arch::naked_asm!(
@@ -135,9 +142,8 @@ unsafe extern "C-unwind" fn block_reported(
         ".Llanding_of_block:",
         ".cfi_adjust_cfa_offset 56",
         "endbr64",
-        "mov rdi, [rsp + 40]",
+        "mov rdi, [rsp + 48]",
         "mov rsi, rdx",
-        "mov rdx, [rsp + 48]",
         "call {panicked}",
         "jmp 3b",
         ".cfi_endproc",
@@ -180,7 +186,7 @@ unsafe extern "C-unwind" fn block_reported(
         ".cfi_rel_offset x30, 8",
         // `bti j`: the unwinder gets here by a branch.
         "hint 36",
-        "ldp x0, x2, [sp, 48]",
+        "ldr x0, [sp, 56]",
         "bl {panicked}",
         "b 3b",
         ".cfi_endproc",
@@ -197,13 +203,13 @@ extern "C-unwind" fn reported(
     size: i64,
     allocated: usize,
     reserved: usize,
-    words: Words,
-    caller: usize,
+    word: u64,
+    place: Place,
 ) -> usize {
     let reports = &state::hot().reports;
-    let (Some(real), Some(process)) = (reports.real(words.index(), caller), reports.recorder())
-    else {
-        return uncommon(at, size, allocated, reserved, words, caller);
+    let real = reports.real(place.index(), place.caller());
+    let (Some(real), Some(process)) = (real, reports.recorder()) else {
+        return uncommon(at, size, allocated, reserved, word, place);
     };
     let Some(depth) = depth::enter() else {
         rare();
@@ -213,10 +219,10 @@ extern "C-unwind" fn reported(
     let errno = depth.errno();
     let kept = errno.get();
     let began = if depth.is_sampled() { began() } else { 0 };
-    match device(words.0) {
+    match device(word) {
         Some(device) => {
-            let report = Report { at, size, allocated, reserved, device: words.0 };
-            recorded(process, words.api(), device, (at as u64, size), report.totals());
+            let report = Report { at, size, allocated, reserved, device: word };
+            recorded(process, place.api(), device, (at as u64, size), report.totals());
         }
         None => rare(),
     }
@@ -243,11 +249,11 @@ extern "C-unwind" fn uncommon(
     size: i64,
     allocated: usize,
     reserved: usize,
-    words: Words,
-    caller: usize,
+    word: u64,
+    place: Place,
 ) -> usize {
-    let api = words.api();
-    let report = Report { at, size, allocated, reserved, device: words.0 };
+    let (api, caller) = (place.api(), place.caller());
+    let report = Report { at, size, allocated, reserved, device: word };
     let reports = &state::hot().reports;
     // First, since the hook may ask which libraries call.
     let real = reports.real(index(api), caller).unwrap_or_else(|| find(api, caller));
@@ -259,7 +265,7 @@ extern "C-unwind" fn uncommon(
     let errno = depth.errno();
     let kept = errno.get();
     let mut began = 0;
-    if torch_samples::is_timed(api, caller, words.0).unwrap_or_else(|| depth.is_sampled()) {
+    if torch_samples::is_timed(api, caller, word).unwrap_or_else(|| depth.is_sampled()) {
         rare();
         began = clock::mono_ns();
         if torch_samples::timed_passed(api, caller, report) {
@@ -297,10 +303,10 @@ fn after_timed_pass(process: &'static Process, began_ns: u64) -> u64 {
 
 /// A panic has left [`reported`]. Returns what that would have.
 #[cold]
-extern "C" fn panicked(words: Words, exception: *mut c_void, caller: usize) -> usize {
-    let (api, kept) = (words.api(), errno::get());
+extern "C" fn panicked(place: Place, exception: *mut c_void) -> usize {
+    let (api, kept) = (place.api(), errno::get());
     // SAFETY: the boundary has caught it.
     depth::outermost(|| state::panicked(api.name(), unsafe { panic_boundary::payload(exception) }));
     errno::set(kept);
-    find(api, caller)
+    find(api, place.caller())
 }
