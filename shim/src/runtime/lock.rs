@@ -28,8 +28,6 @@ const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 /// Sleeps, about 10 s, after which the holder is taken to have left the lock. Sleeps and not time: a process
 /// that is stopped does not count them.
 const PATIENCE: u32 = if cfg!(loom) { u32::MAX } else { 40_000 };
-/// The same, about 50 ms, if the holder is known to have left the recorder before.
-const SHORT_PATIENCE: u32 = 200;
 
 /// The panic of one who needs a lock that was left.
 pub struct Left;
@@ -42,32 +40,6 @@ impl Left {
 #[inline(always)]
 fn token() -> u32 {
     (thread_pointer() >> 12) as u32
-}
-
-/// Threads that have left the recorder's code in the middle.
-struct Leavers([std::sync::atomic::AtomicU32; 16]);
-
-static LEAVERS: Leavers = Leavers([const { std::sync::atomic::AtomicU32::new(0) }; 16]);
-
-impl Leavers {
-    fn has(&self, token: u32) -> bool {
-        self.0.iter().any(|leaver| leaver.load(Ordering::Relaxed) == token)
-    }
-
-    fn add(&self, token: u32) {
-        if !self.has(token) {
-            // If there are more of them, the last one takes the place of another.
-            let free = self.0.iter().find(|leaver| leaver.load(Ordering::Relaxed) == 0);
-            free.unwrap_or(&self.0[0]).store(token, Ordering::Relaxed);
-        }
-    }
-}
-
-/// This thread has left the recorder's code in the middle, perhaps with a lock: nobody waits long for it.
-#[cold]
-pub fn thread_left() {
-    locks().set(0);
-    LEAVERS.add(token());
 }
 
 /// The lock's words come first, on the cache line of the value's first fields: a thread that waits
@@ -166,7 +138,8 @@ impl<T> Lock<T> {
                 return false;
             }
             (holder, sleeps) = if state == holder { (state, sleeps + 1) } else { (state, 0) };
-            if state != FREE && sleeps >= patience(holder) {
+            // One that this thread holds itself: it has left the section.
+            if state == token() || state != FREE && sleeps >= PATIENCE {
                 // The holder may unlock meanwhile.
                 let order = Ordering::Relaxed;
                 let _ = self.state.compare_exchange(holder, LEFT, order, order);
@@ -176,16 +149,6 @@ impl<T> Lock<T> {
                 futex::wait(&self.state, state, LONGEST_SLEEP);
             }
         }
-    }
-}
-
-/// The most sleeps for a holder.
-fn patience(holder: u32) -> u32 {
-    match holder {
-        // This thread itself: it has left the section.
-        _ if holder == token() => 0,
-        _ if LEAVERS.has(holder) => SHORT_PATIENCE,
-        _ => PATIENCE,
     }
 }
 
@@ -205,6 +168,12 @@ fn count(more: i64) {
     if COUNTED {
         locks().update(|held| held.wrapping_add_signed(more));
     }
+}
+
+/// This thread has left the recorder's code in the middle: locks that it took there are not counted any more.
+#[cold]
+pub fn thread_left() {
+    locks().set(0);
 }
 
 /// Checks, in builds with assertions, that this thread holds none of the recorder's locks: to be called
@@ -292,19 +261,6 @@ mod tests {
         });
         assert!(elsewhere, "at once");
         assert!(lock.try_lock().is_none());
-    }
-
-    #[test]
-    fn one_whose_holder_has_left_before_is_not_waited_for_long() {
-        let lock = Lock::new(0u64);
-        std::thread::scope(|scope| {
-            let leaver = scope.spawn(|| {
-                std::mem::forget(lock.lock());
-                thread_left();
-            });
-            leaver.join().unwrap();
-            assert!(lock.lock_unless_left().is_none());
-        });
     }
 
     /// Who waited too long for a thread that was only slow.
