@@ -8,8 +8,8 @@
 use crate::runtime::fallible::{MakeRoom, attempt};
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::reserve;
-use std::borrow::Borrow;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
+use std::ops::{Deref, DerefMut};
 
 type Inner<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
@@ -51,54 +51,21 @@ impl<K: Eq + Hash, V> Map<K, V> {
         }
         Ok(self.0.entry(key).or_insert(value))
     }
+}
 
-    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
-    where
-        K: Borrow<Q>,
-    {
-        self.0.get(key)
+/// What does not make it grow.
+impl<K, V> Deref for Map<K, V> {
+    type Target = Inner<K, V>;
+
+    fn deref(&self) -> &Inner<K, V> {
+        &self.0
     }
+}
 
-    pub fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
-    where
-        K: Borrow<Q>,
-    {
-        self.0.get_mut(key)
-    }
-
-    pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-    {
-        self.0.remove(key)
-    }
-
-    pub fn contains_key(&self, key: &K) -> bool {
-        self.0.contains_key(key)
-    }
-
-    pub fn retain(&mut self, keep: impl FnMut(&K, &mut V) -> bool) {
-        self.0.retain(keep);
-    }
-
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.0.iter()
-    }
-
-    pub fn values(&self) -> impl Iterator<Item = &V> {
-        self.0.values()
-    }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// Its methods that grow it are not called: see shim/clippy.toml.
+impl<K, V> DerefMut for Map<K, V> {
+    fn deref_mut(&mut self) -> &mut Inner<K, V> {
+        &mut self.0
     }
 }
 
