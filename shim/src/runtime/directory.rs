@@ -31,31 +31,3 @@ pub fn each_name(directory: i32, mut report: impl FnMut(&CStr, u64)) -> Result<(
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::fd::AsRawFd;
-
-    #[test]
-    fn all_names_are_reported() {
-        let scratch = format!("vramtrace-names-{}", std::process::id());
-        let directory = std::env::temp_dir().join(scratch);
-        std::fs::create_dir_all(&directory).unwrap();
-        let mut expected: Vec<String> = (0..200).map(|n| format!("a name of a file {n}")).collect();
-        for name in &expected {
-            std::fs::write(directory.join(name), "").unwrap();
-        }
-        let open = std::fs::File::open(&directory).unwrap();
-        let mut found = Vec::new();
-        each_name(open.as_raw_fd(), |name, _| found.push(name.to_str().unwrap().to_string()))
-            .unwrap();
-        expected.extend([".".to_string(), "..".to_string()]);
-        expected.sort();
-        found.sort();
-        assert_eq!(found, expected);
-        let nowhere = each_name(-1, |_, _| panic!("there is no such directory"));
-        assert_eq!(nowhere, Err(libc::EBADF));
-        std::fs::remove_dir_all(directory).unwrap();
-    }
-}
