@@ -82,14 +82,12 @@ pub mod mapped_modules {
         pub unsafe fn object(&self) -> Object {
             Object
         }
-
-        pub fn nobody(start: usize, end: usize) -> Loaded {
-            Loaded { start, end }
-        }
     }
+}
 
-    pub struct Headers {
+pub mod elf {
+    pub struct Image {
         pub base: usize,
-        pub build_id: Vec<u8>,
+        pub build_id: &'static [u8],
     }
 }

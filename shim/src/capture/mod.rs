@@ -422,7 +422,7 @@ impl Capture {
         let replaced = match seen {
             Seen::Made(_) if !self.wants.native => false,
             Seen::Made(code) => self.interner.lock().made(code, define),
-            Seen::Library(loaded, headers) => {
+            Seen::Library(loaded, image) => {
                 // SAFETY: one of its functions is on this thread's stack.
                 let object = unsafe { loaded.object() };
                 // Another interpreter's numbers of code objects may be the same.
@@ -431,12 +431,12 @@ impl Capture {
                     self.replaced.fetch_add(1, Ordering::Release);
                 };
                 if self.wants.python
-                    && let Err(why) = self.python.register(&object, (loaded, headers), replaces)
+                    && let Err(why) = self.python.register(&object, (loaded, image), replaces)
                 {
                     self.give_up(sink, &why.to_string());
                 }
                 // SAFETY: one of its functions is on this thread's stack, so it is loaded.
-                self.wants.native && unsafe { self.interner.lock().module(loaded, headers, define) }
+                self.wants.native && unsafe { self.interner.lock().module(loaded, image, define) }
             }
         };
         if replaced {

@@ -9,9 +9,10 @@ use super::python::code;
 use super::python::memory::Plain;
 use super::python::walk;
 use crate::capture::definitions::DefinitionLocation;
+use crate::runtime::elf::Image;
 use crate::runtime::fallible::{MakeRoom, TryPush, list_of};
 use crate::runtime::hash_table::{KeyedSlot, Table};
-use crate::runtime::mapped_modules::{Headers, Loaded};
+use crate::runtime::mapped_modules::Loaded;
 use vramtrace_format::{Definition, Join, PythonFrame, StackFlags, StackId};
 
 /// Most distinct stacks of a process.
@@ -35,23 +36,38 @@ pub struct StackInterner {
     /// The libraries that are loaded at their addresses now, as far as is known.
     modules: Vec<Known>,
     last_module: u32,
-    last_stack: u32,
-    last_code: u32,
     /// Locations of the definitions of stacks and of code, indexed by id less 1.
     stack_places: Vec<DefinitionLocation>,
     code_places: Vec<DefinitionLocation>,
     /// Stacks of PyTorch's backward pass with those of their forward operations, in the order of their ids.
     forwards: Vec<(StackId, StackId)>,
     /// Room left for definitions.
-    room: Option<u64>,
+    room: u64,
     full: StackId,
 }
 
+#[derive(PartialEq)]
 struct Known {
-    loaded: Loaded,
-    base: usize,
+    start: u64,
+    end: u64,
+    base: u64,
     path: Vec<u8>,
     build_id: Vec<u8>,
+}
+
+impl Known {
+    fn holds(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    /// The path that is written. The loader has none for the program itself.
+    fn shown(&self) -> String {
+        match self.path.is_empty() {
+            true => std::fs::read_link("/proc/self/exe")
+                .map_or(String::new(), |path| path.to_string_lossy().into_owned()),
+            false => String::from_utf8_lossy(&self.path).into_owned(),
+        }
+    }
 }
 
 /// The result of looking up a stack.
@@ -64,7 +80,7 @@ pub struct Interned {
 impl StackInterner {
     /// `room`: most bytes of definitions.
     pub fn new(room: u64) -> StackInterner {
-        StackInterner { room: Some(room), ..StackInterner::default() }
+        StackInterner { room, ..StackInterner::default() }
     }
 
     /// The location of a stack's definition.
@@ -83,13 +99,6 @@ impl StackInterner {
         self.code_places.get((id as usize).checked_sub(1)?).copied()
     }
 
-    fn known_at(&self, address: u64) -> Option<&Known> {
-        let holds = |known: &&Known| {
-            (known.loaded.start as u64..known.loaded.end as u64).contains(&address)
-        };
-        self.modules.iter().find(holds)
-    }
-
     /// From now on code is defined again.
     pub fn forget_codes(&mut self) {
         self.codes = Table::default();
@@ -97,12 +106,8 @@ impl StackInterner {
 
     /// The library at this address: its path, and the address relative to it.
     pub fn module_at(&self, address: u64) -> Option<(String, u64)> {
-        let known = self.known_at(address)?;
-        let path = match known.path.is_empty() {
-            true => program(),
-            false => String::from_utf8_lossy(&known.path).into_owned(),
-        };
-        Some((path, address.wrapping_sub(known.base as u64)))
+        let known = self.modules.iter().find(|known| known.holds(address))?;
+        Some((known.shown(), address.wrapping_sub(known.base)))
     }
 
     /// The id of a stack. `define` returns `None` once nothing is recorded any more.
@@ -123,8 +128,8 @@ impl StackInterner {
         if self.stack_places.make_room().is_err() {
             return known(StackId(0));
         }
-        let id = StackId(self.last_stack + 1);
-        if self.last_stack >= STACKS_MOST || self.room == Some(0) {
+        let id = StackId(self.stack_places.len() as u32 + 1);
+        if id.0 > STACKS_MOST || self.room == 0 {
             let definition = Definition::Stack {
                 id,
                 flags: StackFlags::TOO_MANY,
@@ -159,17 +164,16 @@ impl StackInterner {
         }
         // Without host memory for the table the stack is written again the next time.
         let _ = self.stacks.insert(KeyedSlot { key: fingerprint, value: id.0 });
-        self.last_stack = id.0;
         known(id)
     }
 
     /// Number of distinct stacks so far.
     pub fn stacks(&self) -> u64 {
-        self.last_stack.into()
+        self.stack_places.len() as u64
     }
 
     fn spend(&mut self, bytes: usize) {
-        self.room = self.room.map(|room| room.saturating_sub(bytes as u64));
+        self.room = self.room.saturating_sub(bytes as u64);
     }
 
     /// Returns 0 for code that cannot be read.
@@ -188,7 +192,7 @@ impl StackInterner {
         }
         let Some(layout) = interpreter.map(|interpreter| &interpreter.layout) else { return 0 };
         let Some(read) = code::read(&Plain, layout, frame.code) else { return 0 };
-        let id = self.last_code + 1;
+        let id = self.code_places.len() as u32 + 1;
         let code::Code { name, file, first_line, line_table } = read;
         let bytes = 64 + name.len() + file.len() + line_table.len();
         let minor = layout.minor;
@@ -197,7 +201,6 @@ impl StackInterner {
         let _ = self.code_places.try_push(place);
         self.spend(bytes);
         let _ = self.codes.insert(KeyedSlot { key: fingerprint, value: id });
-        self.last_code = id;
         id
     }
 
@@ -209,38 +212,22 @@ impl StackInterner {
     pub unsafe fn module(
         &mut self,
         loaded: &Loaded,
-        headers: &Headers,
+        image: &Image,
         define: impl Fn(&Definition) -> Option<DefinitionLocation>,
     ) -> bool {
-        let overlaps =
-            |known: &Known| known.loaded.start < loaded.end && loaded.start < known.loaded.end;
         // SAFETY: the library is loaded now (see above).
         let object = unsafe { loaded.object() };
-        let path = object.path().to_bytes();
-        let same = |known: &Known| {
-            (known.loaded.start, known.loaded.end) == (loaded.start, loaded.end)
-                && known.base == headers.base
-                && known.path == path
-                && known.build_id == headers.build_id
-        };
-        let count = self.modules.len();
-        if self.modules.iter().any(same) {
+        let (start, end, base) = (loaded.start as u64, loaded.end as u64, image.base as u64);
+        #[allow(clippy::disallowed_methods)] // short
+        let (path, build_id) = (object.path().to_bytes().to_vec(), image.build_id.to_vec());
+        let new = Known { start, end, base, path, build_id };
+        if self.modules.contains(&new) {
             return false;
         }
-        self.modules.retain(|known| !overlaps(known));
+        let count = self.modules.len();
+        self.modules.retain(|known| known.end <= start || end <= known.start);
         let replaces = self.modules.len() < count;
-        let shown = match path.is_empty() {
-            true => program(),
-            false => String::from_utf8_lossy(path).into_owned(),
-        };
-        #[allow(clippy::disallowed_methods)] // short, and only until the memory ends
-        let (id, base) = (headers.build_id.to_vec(), headers.base);
-        self.write_module(shown, id, base, (loaded.start, loaded.end), define);
-        #[allow(clippy::disallowed_methods)]
-        let (path, build_id) = (path.to_vec(), headers.build_id.to_vec());
-        // Without host memory the library is noted again later.
-        let known = Known { loaded: *loaded, base: headers.base, path, build_id };
-        let _ = self.modules.try_push(known);
+        self.add(new, define);
         replaces
     }
 
@@ -250,42 +237,32 @@ impl StackInterner {
         code: usize,
         define: impl Fn(&Definition) -> Option<DefinitionLocation>,
     ) -> bool {
-        let holds = |known: &&mut Known| {
-            known.path != MADE.as_bytes() && (known.loaded.start..known.loaded.end).contains(&code)
-        };
-        let Some(known) = self.modules.iter_mut().find(holds) else { return false };
-        let Loaded { start, end, .. } = known.loaded;
-        let loaded = Loaded::nobody(start, end);
-        *known = Known { loaded, base: 0, path: MADE.into(), build_id: Vec::new() };
-        self.write_module(MADE.to_string(), Vec::new(), 0, (start, end), define);
+        let was_library = |known: &Known| known.holds(code as u64) && known.path != MADE;
+        let Some(at) = self.modules.iter().position(was_library) else { return false };
+        let before = self.modules.swap_remove(at);
+        self.add(Known { base: 0, path: MADE.into(), build_id: Vec::new(), ..before }, define);
         true
     }
 
-    fn write_module(
-        &mut self,
-        path: String,
-        build_id: Vec<u8>,
-        base: usize,
-        (start, end): (usize, usize),
-        define: impl Fn(&Definition) -> Option<DefinitionLocation>,
-    ) {
+    fn add(&mut self, known: Known, define: impl Fn(&Definition) -> Option<DefinitionLocation>) {
         self.last_module += 1;
+        let (id, path, &Known { base, start, end, .. }) = (self.last_module, known.shown(), &known);
         self.spend(128 + path.len());
-        let (id, base, start, end) = (self.last_module, base as u64, start as u64, end as u64);
-        define(&Definition::Module { id, path, build_id, base, start, end });
+        define(&Definition::Module {
+            id,
+            path,
+            build_id: known.build_id.clone(),
+            base,
+            start,
+            end,
+        });
+        // Without host memory the library is noted again later.
+        let _ = self.modules.try_push(known);
     }
 }
 
 /// The path that is written for generated code.
-const MADE: &str = "[made at run time]";
-
-/// The loader has no path for the program itself.
-fn program() -> String {
-    match std::fs::read_link("/proc/self/exe") {
-        Ok(path) => path.to_string_lossy().into_owned(),
-        Err(_) => String::new(),
-    }
-}
+const MADE: &[u8] = b"[made at run time]";
 
 #[cfg(all(test, not(loom)))]
 mod tests {

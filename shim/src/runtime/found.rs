@@ -12,8 +12,9 @@
 //! Known limitation: a call of `dlclose` that the export is not called for is not waited for (of a library that was opened with
 //! RTLD_DEEPBIND, in another namespace or looked up in the C library).
 
+use super::elf::Image;
 use super::escapes::{Escape, escapes};
-use super::mapped_modules::{self, Headers, Loaded, Mark};
+use super::mapped_modules::{self, Loaded, Mark};
 use super::tls::thread_pointer;
 use super::{errno, futex, hash_table};
 use core::ptr::null_mut;
@@ -32,8 +33,8 @@ pub struct Library {
 }
 
 impl Library {
-    pub fn new(loaded: &Loaded, headers: &Headers, mark: Option<Mark>) -> Library {
-        Library { loaded: *loaded, marks: [headers.mark(), mark] }
+    pub fn new(loaded: &Loaded, image: &Image, mark: Option<Mark>) -> Library {
+        Library { loaded: *loaded, marks: [image.mark(), mark] }
     }
 
     /// The library that holds this address.
@@ -43,7 +44,7 @@ impl Library {
     pub unsafe fn holding(address: usize) -> Option<Library> {
         let loaded = mapped_modules::holding(address)?;
         // SAFETY: as the caller says.
-        Some(Library::new(&loaded, &unsafe { loaded.headers() }, None))
+        Some(Library::new(&loaded, &unsafe { loaded.image() }, None))
     }
 
     fn is_there(&self) -> bool {

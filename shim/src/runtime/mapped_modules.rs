@@ -5,14 +5,13 @@
 //! anywhere; `dl_iterate_phdr` and `dladdr` cannot. Where the C library lacks it (glibc below 2.35),
 //! [`loaded_objects`] takes its place.
 
-use crate::runtime::elf::{self, Object};
+use crate::runtime::elf::{self, Image, Object};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::loaded_objects;
 pub use crate::runtime::loaded_objects::{Entry as Loaded, generation, unloaded};
 use crate::runtime::loader;
 use crate::runtime::readable::read_word;
 use std::ffi::c_void;
-use std::ops::Range;
 
 /// The C library's structure of this name.
 #[derive(Default)]
@@ -42,7 +41,7 @@ pub fn holding(address: usize) -> Option<Loaded> {
 
 /// Code that a walk finds for the first time.
 pub enum Seen<'a> {
-    Library(&'a Loaded, &'a Headers),
+    Library(&'a Loaded, &'a Image),
     /// Generated code at this address, which belongs to no library.
     Made(usize),
 }
@@ -57,23 +56,7 @@ pub fn can_ask() -> bool {
     loader::find_object().is_some() || loaded_objects::can_ask()
 }
 
-/// The values that are read from an object's headers.
-#[derive(Clone, Debug, Default)]
-pub struct Headers {
-    /// The difference between addresses in memory and in the file.
-    pub base: usize,
-    /// A slice of the mapping.
-    pub build_id: &'static [u8],
-    /// The address ranges of the loaded segments.
-    segments: Vec<Range<usize>>,
-}
-
 impl Loaded {
-    /// A range without a library.
-    pub fn nobody(start: usize, end: usize) -> Loaded {
-        Loaded { start, end, link_map: 0, eh_frame_hdr: 0 }
-    }
-
     /// The object, for look-ups of its symbols.
     ///
     /// # Safety
@@ -109,68 +92,31 @@ impl Loaded {
         None
     }
 
+    /// Its headers are at `start`, except where there are gaps between the object's segments: newer C
+    /// libraries (2.41, and older ones with its fixes) then give the segment of code alone. lld leaves such gaps.
+    ///
     /// # Safety
     /// As for [`Loaded::object`].
-    pub unsafe fn headers(&self) -> Headers {
-        // SAFETY: a library is loaded at this address (see above).
+    pub unsafe fn image(&self) -> Image {
+        // SAFETY: the caller's contract.
         let base = unsafe { self.object() }.base();
-        let mut headers = Headers { base, ..Headers::default() };
-        let Some(first) = self.first_page(base) else { return headers };
-        // SAFETY: the first page of the object, which begins with this header.
-        let header = unsafe { &*(first as *const libc::Elf64_Ehdr) };
-        let length = usize::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>();
-        let table = first.saturating_add(header.e_phoff as usize);
-        if table.saturating_add(length) > first + 4096 || !table.is_multiple_of(8) {
-            return headers;
-        }
-        // SAFETY: inside that page.
-        let table = unsafe {
-            std::slice::from_raw_parts(table as *const libc::Elf64_Phdr, header.e_phnum.into())
-        };
-        for segment in table.iter().filter(|segment| segment.p_type == libc::PT_LOAD) {
-            let start = headers.base.wrapping_add(segment.p_vaddr as usize);
-            #[allow(clippy::disallowed_methods)] // a few for each library
-            headers.segments.push(start..start.saturating_add(segment.p_memsz as usize));
-        }
-        for notes in table.iter().filter(|segment| segment.p_type == libc::PT_NOTE) {
-            let start = headers.base.wrapping_add(notes.p_vaddr as usize);
-            if let Some(bytes) = headers.bytes(start, notes.p_memsz as usize)
-                && let Some(id) = build_id(bytes)
-            {
-                headers.build_id = id;
-                break;
-            }
-        }
-        headers
-    }
-
-    /// The page with the ELF header. It is at `start`, except where there are gaps between the object's
-    /// segments: newer C libraries (2.41, and older ones with its fixes) then give the segment of code
-    /// alone. lld leaves such gaps.
-    fn first_page(&self, base: usize) -> Option<usize> {
-        if elf::is_header(self.start) {
-            return Some(self.start);
-        }
-        // The kernel gives the address of the headers of a program that is not relocated.
-        let first = match base {
-            // SAFETY: reads a word that the kernel gave the process at its start.
-            0 => (unsafe { libc::getauxval(libc::AT_PHDR) }) as usize & !4095,
-            base => base,
-        };
-        (first < self.start && elf::is_header(first)).then_some(first)
+        let first = if base == 0 { elf::program_page() } else { base };
+        let pages = [Some(self.start), Some(first).filter(|first| *first < self.start)];
+        // SAFETY: the object is loaded there.
+        let image = pages.into_iter().flatten().find_map(|page| unsafe { Image::at(page, base) });
+        image.unwrap_or(Image::unknown(base))
     }
 
     /// The unwind sections of the object.
-    pub fn unwind_data(&self, headers: &Headers) -> Option<UnwindData> {
-        let start = self.eh_frame_hdr;
-        let whole = headers.bytes(start, 0)?;
+    pub fn unwind_data(&self, image: &Image) -> Option<UnwindData> {
+        let index = image.rest(self.eh_frame_hdr)?;
         // The pointer to .eh_frame: signed 4 bytes, relative to itself.
-        if whole.get(1) != Some(&0x1b) {
+        if index.get(1) != Some(&0x1b) {
             return None;
         }
-        let distance = i32::from_ne_bytes(whole.get(4..8)?.try_into().ok()?);
-        let frames = (start + 4).checked_add_signed(distance as isize)?;
-        Some(UnwindData { index: headers.bytes(start, 0)?, frames: headers.bytes(frames, 0)? })
+        let distance = i32::from_ne_bytes(index.get(4..8)?.try_into().ok()?);
+        let frames = (self.eh_frame_hdr + 4).checked_add_signed(distance as isize)?;
+        Some(UnwindData { index, frames: image.rest(frames)? })
     }
 }
 
@@ -195,38 +141,12 @@ impl Mark {
     }
 }
 
-impl Headers {
+impl Image {
     /// The mark that distinguishes this library from another one at the same addresses; `None`: it has
     /// no build id.
     pub fn mark(&self) -> Option<Mark> {
-        let value = u64::from_ne_bytes(self.build_id.get(..8)?.try_into().ok()?);
+        let value = u64::from_ne_bytes(*self.build_id.first_chunk()?);
         Some(Mark { at: self.build_id.as_ptr() as usize, value })
-    }
-
-    /// Bytes of a loaded segment; a length of 0 means up to its end.
-    fn bytes(&self, start: usize, length: usize) -> Option<&'static [u8]> {
-        let segment = self.segments.iter().find(|segment| segment.contains(&start))?;
-        let most = segment.end - start;
-        let length = if length == 0 { most } else { length };
-        // SAFETY: inside a mapped segment of a library with a function on this thread's stack, so it
-        // stays loaded meanwhile.
-        (length <= most).then(|| unsafe { std::slice::from_raw_parts(start as *const u8, length) })
-    }
-}
-
-/// The build id in a note segment.
-fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
-    const NT_GNU_BUILD_ID: u32 = 3;
-    loop {
-        let word = |at: usize| Some(u32::from_ne_bytes(notes.get(at..at + 4)?.try_into().ok()?));
-        let (name_len, len, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
-        let name = notes.get(12..12 + name_len)?;
-        let at = 12 + name_len.next_multiple_of(4);
-        let content = notes.get(at..at.checked_add(len)?)?;
-        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" {
-            return Some(content);
-        }
-        notes = notes.get(at + len.next_multiple_of(4)..)?;
     }
 }
 
@@ -244,19 +164,11 @@ mod tests {
     #[test]
     fn the_header_is_found_from_the_segment_of_code() {
         let whole = holding(libc::getppid as *const () as usize).unwrap();
-        // SAFETY: the C library stays.
-        let (base, headers) = unsafe { (whole.object().base(), whole.headers()) };
         let code = libc::getppid as *const () as usize & !4095;
         let part = Loaded { start: code, end: code + 4096, ..whole };
-        assert_eq!(part.first_page(base), whole.first_page(base));
-        // SAFETY: a part of the C library, which stays loaded.
-        assert_eq!(unsafe { part.headers() }.build_id, headers.build_id);
-        assert!(part.first_page(code).is_none(), "not before it");
-        // The first page of a program that is linked to fixed addresses.
-        let ours = holding(holding as *const () as usize).unwrap();
-        let last = Loaded { start: ours.end & !4095, ..ours };
-        // SAFETY: this program stays.
-        assert_eq!(last.first_page(0), unsafe { ours.first_page(ours.object().base()) });
+        // SAFETY: the C library stays.
+        let ids = unsafe { [whole.image().build_id, part.image().build_id] };
+        assert!(!ids[0].is_empty() && ids[0] == ids[1]);
     }
 
     #[test]
@@ -266,38 +178,18 @@ mod tests {
         assert_ne!(ours, theirs);
         assert!(holding(16).is_none());
         // SAFETY: both stay.
-        let (headers, object) = unsafe { (theirs.headers(), theirs.object()) };
+        let (image, object) = unsafe { (theirs.image(), theirs.object()) };
         assert!(object.is_named("libc.so"));
         let path = theirs.path_read_carefully();
         assert_eq!(path.as_deref(), object.path().to_str().ok());
-        assert_eq!(Loaded::nobody(0, 1).path_read_carefully(), None);
-        assert!(headers.build_id.len() >= 8, "{headers:?}");
-        let data = theirs.unwind_data(&headers).unwrap();
+        assert_eq!(Loaded { link_map: 0, ..theirs }.path_read_carefully(), None);
+        assert!(image.build_id.len() >= 8);
+        let data = theirs.unwind_data(&image).unwrap();
         assert_eq!(data.index[0], 1, "version of .eh_frame_hdr");
-        let mark = headers.mark().unwrap();
-        assert_eq!(mark.at, headers.build_id.as_ptr() as usize);
+        let mark = image.mark().unwrap();
+        assert_eq!(mark.at, image.build_id.as_ptr() as usize);
         // SAFETY: both stay.
         assert!(unsafe { mark.is_there() && !Mark { value: !mark.value, ..mark }.is_there() });
         assert!(data.frames.len() > 100);
-    }
-
-    #[test]
-    fn the_build_id_among_notes() {
-        let note = |name: &[u8], kind: u32, content: &[u8]| {
-            let mut note = Vec::new();
-            note.extend((name.len() as u32).to_ne_bytes());
-            note.extend((content.len() as u32).to_ne_bytes());
-            note.extend(kind.to_ne_bytes());
-            note.extend(name);
-            note.resize(note.len().next_multiple_of(4), 0);
-            note.extend(content);
-            note.resize(note.len().next_multiple_of(4), 0);
-            note
-        };
-        let all = [note(b"GNU\0", 1, b"abc"), note(b"GNU\0", 3, b"12345")].concat();
-        assert_eq!(build_id(&all), Some(&b"12345"[..]));
-        assert_eq!(build_id(&all[..20]), None);
-        assert_eq!(build_id(&note(b"X\0", 3, b"1")), None);
-        assert_eq!(build_id(&[0xff; 40]), None);
     }
 }

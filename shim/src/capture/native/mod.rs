@@ -337,16 +337,16 @@ impl Walker {
             self.forget();
         }
         // SAFETY: one of its functions is on this thread's stack, so it is loaded.
-        let headers = unsafe { loaded.headers() };
-        let tables = loaded.unwind_data(&headers).and_then(Tables::of);
+        let image = unsafe { loaded.image() };
+        let tables = loaded.unwind_data(&image).and_then(Tables::of);
         if self.known.make_room().is_err() {
             return NOWHERE;
         }
         let at = self.known.partition_point(|known| known.loaded.start < range.start);
-        let mark = headers.mark();
+        let mark = image.mark();
         #[allow(clippy::disallowed_methods)] // there is room
         self.known.insert(at, Known { loaded, mark, tables, seen: self.walk });
-        seen(Seen::Library(&loaded, &headers));
+        seen(Seen::Library(&loaded, &image));
         range
     }
 

@@ -16,10 +16,10 @@ pub mod several;
 pub mod walk;
 
 use crate::capture::python::frame_cache::FrameCache;
-use crate::runtime::elf::Object;
+use crate::runtime::elf::{Image, Object};
 use crate::runtime::found::{self, Fact, Library, hold};
 use crate::runtime::lock::Lock;
-use crate::runtime::mapped_modules::{Headers, Loaded};
+use crate::runtime::mapped_modules::Loaded;
 use layout::{Chain, Layout, LayoutError};
 use memory::{Careful, Memory, Plain};
 use several::Interpreters;
@@ -96,7 +96,7 @@ impl Python {
     pub fn register(
         &self,
         object: &Object,
-        (loaded, headers): (&Loaded, &Headers),
+        (loaded, image): (&Loaded, &Image),
         replaces: impl FnOnce(),
     ) -> Result<(), LayoutError> {
         if self.is_seen() {
@@ -107,7 +107,7 @@ impl Python {
         if self.is_seen() {
             return Ok(());
         }
-        let library = |mark| [Library::new(loaded, headers, mark); 2];
+        let library = |mark| [Library::new(loaded, image, mark); 2];
         let interpreter = match found {
             Ok(interpreter) => interpreter,
             Err(why) => {
@@ -350,9 +350,9 @@ mod tests {
     fn the_c_library_is_no_interpreter() {
         let loaded = mapped_modules::holding(libc::getppid as *const () as usize).unwrap();
         // SAFETY: the C library stays.
-        let (object, headers) = unsafe { (loaded.object(), loaded.headers()) };
+        let (object, image) = unsafe { (loaded.object(), loaded.image()) };
         let python = Python::default();
-        assert_eq!(python.register(&object, (&loaded, &headers), || unreachable!()), Ok(()));
+        assert_eq!(python.register(&object, (&loaded, &image), || unreachable!()), Ok(()));
         assert!(!python.is_seen());
         let out = Frames { frames: &mut [], groups: &mut [] };
         assert_eq!(python.walk(out), Ok(Found::NoThread));

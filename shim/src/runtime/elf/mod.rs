@@ -14,9 +14,8 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::iter::successors;
 use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
-use image::Image;
-pub use image::is_header;
-use tables::{Symbol, Tables};
+pub use image::{Image, program_page};
+use tables::{Tables, is_function, is_in_memory};
 
 /// What the loader knows of an object.
 #[derive(Clone, Copy)]
@@ -105,14 +104,15 @@ impl Object {
     fn new(record: Record) -> Object {
         let object = Object { record, tables: None };
         let LinkMap { base, dynamic, .. } = record.read();
+        // If the object is linked to addresses other than 0, the base is a difference and not the address of a header:
+        // a small one where the object lies near those addresses, else an address at which there may be nothing.
+        let near = dynamic.checked_sub(base).is_some_and(|distance| distance < 1 << 32);
+        let pages =
+            [Some(base).filter(|_| near && base != 0), object.path().is_empty().then(program_page)];
         // SAFETY: the loader's record gives the base of an object, which stays loaded.
-        let image = unsafe { Image::of_library(base, dynamic) };
-        let image = image.or_else(|| match object.path().is_empty() {
-            true => Image::of_program(base),
-            false => None,
-        });
-        let tables = image.filter(|_| dynamic != 0);
-        Object { tables: tables.and_then(|image| Tables::of(image, base, dynamic)), ..object }
+        let image = pages.into_iter().flatten().find_map(|page| unsafe { Image::at(page, base) });
+        let image = image.filter(|_| dynamic != 0);
+        Object { tables: image.and_then(|image| Tables::of(image, dynamic)), ..object }
     }
 
     /// # Safety
@@ -140,7 +140,7 @@ impl Object {
 
     /// Address and size of the function or variable that it defines under this name.
     pub fn symbol(&self, name: &[u8]) -> Option<(usize, usize)> {
-        self.tables?.symbol(name, Symbol::is_in_memory)
+        self.tables?.symbol(name, is_in_memory)
     }
 
     /// Whether these bytes are data of this object's that the program may write to.
@@ -178,7 +178,7 @@ impl Object {
 
     /// Address of the function that it defines under this name.
     pub fn function(&self, name: &[u8]) -> Option<usize> {
-        Some(self.tables?.symbol(name, Symbol::is_function)?.0)
+        Some(self.tables?.symbol(name, is_function)?.0)
     }
 
     /// Before it in load order.

@@ -1,11 +1,9 @@
 //! The tables of a loaded object for look-ups by name, and its relocations.
 
-use super::image::{Image, u16_at, u32_at, u64_at};
+use super::image::Image;
 use core::ffi::CStr;
+use libc::{Elf64_Rela, Elf64_Sym};
 
-const SYMBOL: usize = size_of::<libc::Elf64_Sym>();
-const RELOCATION: usize = size_of::<libc::Elf64_Rela>();
-const DYNAMIC: usize = 16;
 /// Most entries of a dynamic section that are read. Objects have about 30.
 const ENTRIES: usize = 1024;
 
@@ -31,7 +29,6 @@ const STT_FUNC: u8 = 2;
 #[derive(Clone, Copy)]
 pub struct Tables {
     pub image: Image,
-    base: usize,
     hash: usize,
     symbols: usize,
     strings: usize,
@@ -40,39 +37,26 @@ pub struct Tables {
     relocations: [(usize, usize); 2],
 }
 
-/// An entry of the symbol table, as in the file.
-#[derive(Clone, Copy)]
-pub struct Symbol {
-    name: u32,
-    info: u8,
-    section: u16,
-    value: u64,
-    size: u64,
+fn is_defined(symbol: &Elf64_Sym) -> bool {
+    symbol.st_shndx != 0
 }
 
-impl Symbol {
-    fn is_defined(&self) -> bool {
-        self.section != 0
-    }
+/// Defined, and code. Not an indirect function, whose value is the address of its resolver.
+pub fn is_function(symbol: &Elf64_Sym) -> bool {
+    is_defined(symbol) && matches!(symbol.st_info & 15, STT_NOTYPE | STT_FUNC)
+}
 
-    /// Defined, and code. Not an indirect function, whose value is the address of its resolver.
-    pub fn is_function(&self) -> bool {
-        self.is_defined() && matches!(self.info & 15, STT_NOTYPE | STT_FUNC)
-    }
-
-    /// Defined, and code or data that has one address for all threads.
-    pub fn is_in_memory(&self) -> bool {
-        self.is_defined() && matches!(self.info & 15, STT_NOTYPE | STT_OBJECT | STT_FUNC)
-    }
+/// Defined, and code or data that has one address for all threads.
+pub fn is_in_memory(symbol: &Elf64_Sym) -> bool {
+    is_function(symbol) || is_defined(symbol) && symbol.st_info & 15 == STT_OBJECT
 }
 
 impl Tables {
-    pub fn of(image: Image, base: usize, dynamic: usize) -> Option<Tables> {
+    pub fn of(image: Image, dynamic: usize) -> Option<Tables> {
         let (mut hash, mut symbols, mut strings, mut soname) = (0, 0, 0, None);
         let mut relocations = [(0, 0); 2];
-        for index in 0..ENTRIES {
-            let entry = image.bytes(dynamic + index * DYNAMIC, DYNAMIC)?;
-            let (tag, value) = (u64_at(entry, 0)?, u64_at(entry, 8)? as usize);
+        for [tag, value] in image.list::<[u64; 2]>(dynamic, ENTRIES) {
+            let value = value as usize;
             match tag {
                 DT_NULL => break,
                 DT_GNU_HASH => hash = value,
@@ -87,55 +71,47 @@ impl Tables {
             }
         }
         // The loader relocates these addresses in place, except for the vdso.
-        let usable = hash != 0 && symbols != 0 && strings != 0 && hash >= base;
-        usable.then_some(Tables { image, base, hash, symbols, strings, soname, relocations })
+        let usable = hash != 0 && symbols != 0 && strings != 0 && hash >= image.base;
+        usable.then_some(Tables { image, hash, symbols, strings, soname, relocations })
     }
 
     pub fn soname(&self) -> Option<&'static CStr> {
-        self.image.text(self.strings.checked_add(self.soname?)?)
+        let text = self.image.rest(self.strings.checked_add(self.soname?)?)?;
+        CStr::from_bytes_until_nul(text).ok()
     }
 
-    fn symbol_at(&self, index: usize) -> Option<Symbol> {
-        let at = self.symbols.checked_add(index.checked_mul(SYMBOL)?)?;
-        let bytes = self.image.bytes(at, SYMBOL)?;
-        Some(Symbol {
-            name: u32_at(bytes, 0)?,
-            info: *bytes.get(4)?,
-            section: u16_at(bytes, 6)?,
-            value: u64_at(bytes, 8)?,
-            size: u64_at(bytes, 16)?,
-        })
+    fn symbol_at(&self, index: usize) -> Option<Elf64_Sym> {
+        let distance = index.checked_mul(size_of::<Elf64_Sym>())?;
+        self.image.get(self.symbols.checked_add(distance)?)
     }
 
     /// Address and size of the symbol that is defined under this name.
-    pub fn symbol(&self, name: &[u8], fits: impl Fn(&Symbol) -> bool) -> Option<(usize, usize)> {
+    pub fn symbol(&self, name: &[u8], fits: impl Fn(&Elf64_Sym) -> bool) -> Option<(usize, usize)> {
         let wanted = hash(name);
-        let head = self.image.bytes(self.hash, 16)?;
-        let (buckets, first) = (u32_at(head, 0)?, u32_at(head, 4)?);
-        let (bloom_words, shift) = (u32_at(head, 8)?, u32_at(head, 12)?);
+        let [buckets, first, bloom_words, shift] = self.image.get::<[u32; 4]>(self.hash)?;
         if buckets == 0 || bloom_words == 0 {
             return None;
         }
-        let bloom = self.image.table(self.hash + 16, bloom_words as usize, 8)?;
-        let word = u64_at(bloom, 8 * ((wanted / 64) % bloom_words) as usize)?;
+        let bloom = self.hash + 16;
+        let word: u64 = self.image.get(bloom + 8 * ((wanted / 64) % bloom_words) as usize)?;
         let mask = (1 << (wanted % 64)) | (1 << (wanted.checked_shr(shift).unwrap_or(0) % 64));
         if word & mask != mask {
             return None;
         }
-        let heads = self.hash + 16 + bloom.len();
-        let chain = heads.checked_add((buckets as usize).checked_mul(4)?)?;
-        let word = |at: usize| u32_at(self.image.bytes(at, 4)?, 0);
-        let mut index = word(heads + 4 * (wanted % buckets) as usize)?;
+        let heads = bloom.checked_add(8 * bloom_words as usize)?;
+        let chain = heads.checked_add(4 * buckets as usize)?;
+        let mut index: u32 = self.image.get(heads + 4 * (wanted % buckets) as usize)?;
         loop {
-            let entry = word(chain.checked_add(4 * index.checked_sub(first)? as usize)?)?;
+            let distance = 4 * index.checked_sub(first)? as usize;
+            let entry: u32 = self.image.get(chain.checked_add(distance)?)?;
             if entry | 1 == wanted | 1 {
                 let symbol = self.symbol_at(index as usize)?;
-                let at = self.strings.checked_add(symbol.name as usize)?;
+                let at = self.strings.checked_add(symbol.st_name as usize)?;
                 // With its NUL.
                 let text = self.image.bytes(at, name.len() + 1);
                 if text.is_some_and(|text| text.strip_prefix(name) == Some(&[0])) && fits(&symbol) {
-                    let address = self.base.wrapping_add(symbol.value as usize);
-                    return Some((address, symbol.size as usize));
+                    let address = self.image.base.wrapping_add(symbol.st_value as usize);
+                    return Some((address, symbol.st_size as usize));
                 }
             }
             if entry & 1 != 0 {
@@ -147,17 +123,14 @@ impl Tables {
 
     /// Addresses in other objects that the loader has written into this one.
     pub fn references(self) -> impl Iterator<Item = usize> {
-        let list = move |(at, bytes): (usize, usize)| {
-            self.image.table(at, bytes / RELOCATION, RELOCATION).unwrap_or(&[])
-        };
-        let entries =
-            self.relocations.into_iter().flat_map(move |part| list(part).chunks_exact(RELOCATION));
+        let entries = self.relocations.into_iter().flat_map(move |(at, bytes)| {
+            self.image.list::<Elf64_Rela>(at, bytes / size_of::<Elf64_Rela>())
+        });
         entries.filter_map(move |entry| {
-            let (at, info) = (u64_at(entry, 0)?, u64_at(entry, 8)?);
-            let (kind, symbol) = (info as u32, (info >> 32) as usize);
-            let names_one = BY_SYMBOL.contains(&kind);
-            let foreign = names_one && !self.symbol_at(symbol)?.is_defined();
-            foreign.then(|| self.image.word(self.base.wrapping_add(at as usize))).flatten()
+            let (kind, symbol) = (entry.r_info as u32, (entry.r_info >> 32) as usize);
+            let foreign = BY_SYMBOL.contains(&kind) && !is_defined(&self.symbol_at(symbol)?);
+            let place = self.image.base.wrapping_add(entry.r_offset as usize);
+            foreign.then(|| self.image.word(place)).flatten()
         })
     }
 }
