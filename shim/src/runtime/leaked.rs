@@ -8,8 +8,13 @@ pub struct Leaked<T: 'static>(AtomicPtr<T>);
 
 impl<T> Default for Leaked<T> {
     fn default() -> Leaked<T> {
-        Leaked(AtomicPtr::new(null_mut()))
+        Leaked::NONE
     }
+}
+
+impl<T> Leaked<T> {
+    #[allow(clippy::declare_interior_mutable_const)] // for statics
+    pub const NONE: Leaked<T> = Leaked(AtomicPtr::new(null_mut()));
 }
 
 impl<T: Sync> Leaked<T> {
