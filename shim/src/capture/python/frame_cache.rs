@@ -12,14 +12,13 @@
 //! one, since a function may be called again from another line, with its frame at the same address. Each frame is compared at its
 //! last address, so that loads do not depend on each other.
 //!
-//! The position tells the code object as long as none was freed ([`freed_codes`]). After that, and where frees are not counted, the
+//! The position tells the code object as long as none was freed ([`super::freed_codes`]). After that, and where frees are not counted, the
 //! frames are read again and their sums compared.
 //!
 //! The program's own work takes the place of our code and data in the first caches: the path of a repeated stack is kept to few
 //! lines of both.
 
-use super::frame_reader::FrameReader;
-use super::freed_codes;
+use super::frame_reader::read;
 use super::layout::{Chain, Layout};
 use super::memory::Plain;
 use crate::capture::fingerprint::mix;
@@ -53,7 +52,7 @@ pub(super) const OTHER: u64 = 1 << 32;
 #[repr(align(32))]
 struct Recent {
     position: usize,
-    /// How many code objects were freed when it was read; 0: it must be read again.
+    /// [`super::freed_codes::all`] when it was read; even: it must be read again.
     freed: u64,
     known: Known,
 }
@@ -63,7 +62,7 @@ const RECENT: usize = 512;
 #[repr(C)]
 pub struct FrameCache {
     len: u8,
-    /// How many code objects were freed when all frames were read or compared; 0: they must be read again.
+    /// [`super::freed_codes::all`] when all frames were read or compared; even: they must be read again.
     freed: u64,
     /// The changed frames of the current capture, innermost first.
     changed: [usize; PLACES],
@@ -74,12 +73,11 @@ pub struct FrameCache {
     /// Of each frame and all outer ones.
     sums: [Known; PLACES],
     recent: [Recent; RECENT],
-    reader: FrameReader,
 }
 
 impl FrameCache {
     /// The fingerprint of this thread's stack, equal for equal stacks and for no others. `None`: the stack must be walked, or runs
-    /// no function. `most`: frames that are kept of a stack; deeper ones are walked. Not for free-threaded builds: there an
+    /// no function. `most`: frames that are kept of a stack; deeper ones are walked. `freed`: [`super::freed_codes::all`]. Not for free-threaded builds: there an
     /// instruction's address does not tell its offset, since the copy of the bytecode that it stands in may be freed, and another
     /// one made at its place.
     #[inline(always)]
@@ -89,11 +87,14 @@ impl FrameCache {
         code_type: usize,
         thread: usize,
         most: usize,
+        freed: u64,
     ) -> Option<u64> {
         let (_, frame) = layout.first_frame(&Plain, thread)?;
         match layout.chain {
-            Chain::Objects => self.of_objects(layout, code_type, frame, most),
-            Chain::Entries | Chain::Markers => self.of::<false>(layout, code_type, frame, most),
+            Chain::Objects => self.of_objects(layout, code_type, frame, most, freed),
+            Chain::Entries | Chain::Markers => {
+                self.of::<false>(layout, code_type, frame, most, freed)
+            }
         }
     }
 
@@ -104,8 +105,9 @@ impl FrameCache {
         code_type: usize,
         frame: usize,
         most: usize,
+        freed: u64,
     ) -> Option<u64> {
-        self.of::<true>(layout, code_type, frame, most)
+        self.of::<true>(layout, code_type, frame, most, freed)
     }
 
     #[inline(always)]
@@ -115,9 +117,10 @@ impl FrameCache {
         code_type: usize,
         mut frame: usize,
         most: usize,
+        freed: u64,
     ) -> Option<u64> {
-        let freed = freed_codes::all();
         let (mut changed, mut left) = (0, self.len);
+        let (is_counted, mut file) = (freed & 1 != 0, (0, 0));
         loop {
             if frame == 0 {
                 left = 0;
@@ -126,7 +129,7 @@ impl FrameCache {
             let found = self.indices[place(frame)];
             if found <= left && self.seen[usize::from(found)].frame == frame {
                 let mut rest = self.unchanged::<OBJECTS>(layout, found);
-                if freed == 0 || freed != self.freed {
+                if !is_counted || freed != self.freed {
                     rest = self.unchanged_codes(layout, code_type, rest, found)?;
                 }
                 if rest == 0 {
@@ -155,9 +158,9 @@ impl FrameCache {
             // SAFETY: a frame of this thread's.
             let position = unsafe { position::<OBJECTS>(*frame, layout) };
             let recent = &mut self.recent[mix(0, position as u64) as usize % RECENT];
-            if recent.position != position || recent.freed != freed || freed == 0 {
+            if recent.position != position || recent.freed != freed || !is_counted {
                 recent.freed = 0;
-                self.reader.read(layout, code_type, *frame, &mut recent.known)?;
+                read(layout, code_type, *frame, &mut file, &mut recent.known)?;
                 recent.position = position;
                 recent.freed = if recent.known.counts < OTHER { freed } else { 0 };
             }
@@ -201,10 +204,11 @@ impl FrameCache {
         rest: u8,
         from: u8,
     ) -> Option<u8> {
+        let mut file = (0, 0);
         for at in (rest..from).rev() {
             let (outer, one) = (usize::from(at), usize::from(at) + 1);
             let mut known = Known::default();
-            self.reader.read(layout, code_type, self.seen[one].frame, &mut known)?;
+            read(layout, code_type, self.seen[one].frame, &mut file, &mut known)?;
             if self.sums[outer].with(&known) != self.sums[one] {
                 return Some(at + 1);
             }

@@ -140,7 +140,8 @@ impl Python {
             return None;
         }
         let thread = thread_of(found)??;
-        quick.fingerprint(&interpreter.layout, interpreter.code_type, thread, most)
+        let freed = freed_codes::all();
+        quick.fingerprint(&interpreter.layout, interpreter.code_type, thread, most, freed)
     }
 
     /// `Err`: the self-test failed (returned once).

@@ -1,7 +1,6 @@
 //! Against a model: random programs on frames made by hand, at addresses that are used again.
 
 use super::*;
-use crate::capture::python::freed_codes::for_tests::{begin, freed, uncount};
 use crate::capture::python::layout::Chain;
 use crate::capture::python::walk::OWNED_BY_C;
 use proptest::prelude::*;
@@ -29,6 +28,8 @@ struct World {
     /// Of each frame that is a generator's: which.
     generators: Vec<Option<usize>>,
     lives: [u64; CODES],
+    /// See `freed_codes::all`.
+    freed: u64,
 }
 
 const TYPE_OF_CODE: usize = 0x7000_0000;
@@ -55,7 +56,7 @@ fn put_byte(words: &mut [u64], offset: usize, value: u8) {
 }
 
 impl World {
-    fn new(version: u32) -> World {
+    fn new(version: u32, freed: u64) -> World {
         // Never grown: the addresses stay.
         let boxes = |n| vec![[0; 32]; n];
         let mut world = World {
@@ -70,6 +71,7 @@ impl World {
             stack: Vec::new(),
             generators: Vec::new(),
             lives: [0; CODES],
+            freed,
         };
         (0..CODES).for_each(|code| world.replace(code));
         world.link();
@@ -81,7 +83,7 @@ impl World {
         if self.stack.iter().any(|frame| frame.0 == code) {
             return;
         }
-        freed(at(&self.codes[code]));
+        self.freed += 2;
         self.lives[code] += 1;
         let life = self.lives[code];
         let (layout, name, table) = (self.layout, &mut self.names[code], &mut self.tables[code]);
@@ -185,11 +187,7 @@ fn run(
     steps: &[Step],
     quick: &mut FrameCache,
 ) -> Result<(), TestCaseError> {
-    let mut world = World::new(version);
-    match counted {
-        true => begin(),
-        false => world.codes.iter().for_each(|code| uncount(at(code))),
-    }
+    let mut world = World::new(version, counted.into());
     let mut fingerprints: HashMap<Vec<(usize, u64, u64, u8)>, u64> = HashMap::new();
     let mut stacks: HashMap<u64, Vec<(usize, u64, u64, u8)>> = HashMap::new();
     for step in steps {
@@ -243,7 +241,7 @@ fn run(
         world.link();
         if matches!(step, Step::Allocate) {
             let thread = at(&*world.thread);
-            let found = quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 64);
+            let found = quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 64, world.freed);
             let functions = world.stack.iter().filter(|frame| frame.3 < OWNED_BY_C).count();
             prop_assert_eq!(found.is_some(), functions != 0);
             let Some(found) = found else { continue };
@@ -264,7 +262,6 @@ fn fresh() -> Box<FrameCache> {
         indices: [0; 256],
         changed: [0; PLACES],
         recent: [Recent::default(); RECENT],
-        reader: FrameReader::default(),
     })
 }
 
@@ -281,14 +278,14 @@ proptest! {
 
 #[test]
 fn a_deeper_stack_than_is_kept_is_another_matter() {
-    let mut world = World::new(0x030c_01f0);
+    let mut world = World::new(0x030c_01f0, 1);
     world.stack = vec![(0, 1, 1, 0); 10];
     world.link();
     let mut quick = fresh();
     let thread = at(&*world.thread);
-    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 9), None);
-    let whole = quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10).unwrap();
-    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10), Some(whole));
-    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 9), None);
-    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10), Some(whole));
+    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 9, 1), None);
+    let whole = quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10, 1).unwrap();
+    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10, 1), Some(whole));
+    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 9, 1), None);
+    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10, 1), Some(whole));
 }
