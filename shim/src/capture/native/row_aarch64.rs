@@ -9,7 +9,7 @@ use super::tables::{Bytes, Row};
 use gimli::{AArch64, CfaRule, EhFrame, RegisterRule};
 
 /// `None`: the row needs something that a rule cannot express.
-pub fn rule(row: &Row, _code: usize, _is_signal: bool, _: &EhFrame<Bytes>) -> Option<Rule> {
+pub fn rule(row: &Row, _is_signal: bool, _: &EhFrame<Bytes>) -> Option<Rule> {
     let (from, up) = match row.cfa() {
         CfaRule::RegisterAndOffset { register: AArch64::SP, offset } => (CfaBase::Sp, *offset),
         CfaRule::RegisterAndOffset { register: AArch64::X29, offset } => (CfaBase::Bp, *offset),

@@ -58,9 +58,7 @@ impl Tables {
         let Some(entry) = entry else { return Rule::FRAME_POINTER };
         let mut context = UnwindContext::<usize, Room>::new_in();
         match entry.unwind_info_for_address(frames, bases, &mut context, code as u64) {
-            Ok(row) => {
-                row::rule(row, code, entry.is_signal_trampoline(), frames).unwrap_or(Rule::LOST)
-            }
+            Ok(row) => row::rule(row, entry.is_signal_trampoline(), frames).unwrap_or(Rule::LOST),
             Err(_) => Rule::LOST,
         }
     }
