@@ -99,17 +99,22 @@ pub enum SavedRegister {
     InPlaceLinkBySp,
 }
 
-/// Zero bytes are an empty one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Rule {
-    /// The address, and above its 47 bits `CfaBase` and `SavedRegister`.
-    code: u64,
+    /// The address that it is kept for, of 47 bits.
+    code: u32,
+    code_high: u16,
+    pub from: CfaBase,
+    saved: SavedRegister,
     up: i32,
     /// In units of [`UNIT`], as `more`.
     bp: i16,
     /// On aarch64 also the place of the return address: see [`SavedRegister`].
     more: i16,
 }
+
+const _: () = assert!(size_of::<Rule>() == 16);
 
 /// On aarch64 the registers of the caller lie at the low end of the frame, in whole words: distances in
 /// words reach over frames of 256 KiB.
@@ -126,9 +131,6 @@ fn away(base: usize, units: i16) -> usize {
     base.wrapping_add_signed((i64::from(units) * UNIT) as isize)
 }
 
-const ADDRESS: u32 = 48;
-const NO_RULE: Rule = Rule { code: 0, up: 0, bp: 0, more: 0 };
-
 impl Rule {
     /// The rule for code without unwind tables.
     pub const FRAME_POINTER: Rule = Rule::plain(CfaBase::Guess);
@@ -140,7 +142,8 @@ impl Rule {
     pub const IN_LINK: i64 = i16::MIN as i64 * UNIT;
 
     const fn plain(from: CfaBase) -> Rule {
-        Rule { code: (from as u64) << ADDRESS, ..NO_RULE }
+        let saved = SavedRegister::InPlace;
+        Rule { code: 0, code_high: 0, from, saved, up: 0, bp: 0, more: 0 }
     }
 
     /// `None`: the distance does not fit.
@@ -150,56 +153,37 @@ impl Rule {
         more: i64,
         (saved, bp): (SavedRegister, i64),
     ) -> Option<Rule> {
-        let code = (from as u64) << ADDRESS | (saved as u64) << (ADDRESS + 8);
         let up = i32::try_from(up).ok()?;
-        Some(Rule { code, up, bp: in_units(bp)?, more: in_units(more)? })
-    }
-
-    fn from(&self) -> u8 {
-        (self.code >> ADDRESS) as u8
-    }
-
-    fn saved(&self) -> u8 {
-        (self.code >> (ADDRESS + 8)) as u8
-    }
-
-    pub fn is(&self, from: CfaBase) -> bool {
-        self.from() == from as u8
+        Some(Rule { saved, up, bp: in_units(bp)?, more: in_units(more)?, ..Rule::plain(from) })
     }
 
     /// Whether a step depends on the frame pointer. (It hands it on if it has not changed it.)
     pub fn uses_bp(&self) -> bool {
-        let saved = self.saved();
-        let by_bp = saved == SavedRegister::ByBp as u8;
+        #[cfg(target_arch = "x86_64")]
+        let by_bp = self.saved == SavedRegister::ByBp;
         #[cfg(target_arch = "aarch64")]
-        let by_bp = by_bp || saved == SavedRegister::InPlaceLinkByBp as u8;
-        by_bp || self.is(CfaBase::Bp) || self.is(CfaBase::AtBp) || self.is(CfaBase::Guess)
+        let by_bp = matches!(self.saved, SavedRegister::ByBp | SavedRegister::InPlaceLinkByBp);
+        by_bp || matches!(self.from, CfaBase::Bp | CfaBase::AtBp | CfaBase::Guess)
     }
 
     /// Whether the return address is in a register.
     pub fn uses_link(&self) -> bool {
         #[cfg(target_arch = "aarch64")]
-        {
-            i64::from(self.more) * UNIT == Rule::IN_LINK
-        }
+        return i64::from(self.more) * UNIT == Rule::IN_LINK;
         #[cfg(target_arch = "x86_64")]
-        {
-            false
-        }
+        false
     }
 
     /// One frame out. `read`: a word of the stack.
     #[inline(always)]
     pub fn step(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> UnwindStep {
-        let from = self.from();
-        let found = match from == CfaBase::Sp as u8 || from == CfaBase::Bp as u8 {
-            true => {
-                let base = if from == CfaBase::Sp as u8 { at.sp } else { at.bp };
-                self.caller(at, base.wrapping_add_signed(self.up as isize), read)
-            }
-            false => return self.apply_uncommon(at, read),
+        let base = match self.from {
+            CfaBase::Sp => at.sp,
+            CfaBase::Bp => at.bp,
+            _ => return self.apply_uncommon(at, read).unwrap_or(UnwindStep::Lost),
         };
-        found.unwrap_or(UnwindStep::Lost)
+        let caller = self.caller(at, base.wrapping_add_signed(self.up as isize), read);
+        caller.unwrap_or(UnwindStep::Lost)
     }
 
     /// The return address. `sp`: the caller's stack pointer.
@@ -222,19 +206,17 @@ impl Rule {
         sp: usize,
         read: &mut impl FnMut(usize) -> Option<usize>,
     ) -> Option<usize> {
-        if i64::from(self.more) * UNIT == Rule::IN_LINK {
+        if self.uses_link() {
             // Only the innermost frame may be empty.
             return (sp >= at.sp && at.link != 0).then(|| unsigned(at.link));
         }
-        let from_vague = at.is_vague && self.from() == CfaBase::Sp as u8;
+        let from_vague = at.is_vague && self.from == CfaBase::Sp;
         if sp <= at.sp || from_vague {
             return None;
         }
-        let base = match self.saved() {
-            saved if saved == SavedRegister::ByBp as u8 => at.bp,
-            saved if saved == SavedRegister::InPlaceLinkByBp as u8 => at.bp,
-            saved if saved == SavedRegister::BySp as u8 => at.sp,
-            saved if saved == SavedRegister::InPlaceLinkBySp as u8 => at.sp,
+        let base = match self.saved {
+            SavedRegister::ByBp | SavedRegister::InPlaceLinkByBp => at.bp,
+            SavedRegister::BySp | SavedRegister::InPlaceLinkBySp => at.sp,
             _ => sp,
         };
         read(away(base, self.more)).map(unsigned)
@@ -249,22 +231,15 @@ impl Rule {
         read: &mut impl FnMut(usize) -> Option<usize>,
     ) -> Option<UnwindStep> {
         let ip = self.return_address(at, sp, read)?;
-        let saved = self.saved();
-        #[cfg(target_arch = "x86_64")]
-        let is_in_place = saved == SavedRegister::InPlace as u8;
-        #[cfg(target_arch = "aarch64")]
-        let is_in_place =
-            saved == SavedRegister::InPlace as u8 || saved >= SavedRegister::InPlaceLinkByBp as u8;
-        let bp = match is_in_place {
-            true => at.bp,
-            false => {
-                let base = match saved {
-                    saved if saved == SavedRegister::ByCaller as u8 => sp,
-                    saved if saved == SavedRegister::ByBp as u8 => at.bp,
-                    _ => at.sp,
-                };
-                read(away(base, self.bp))?
-            }
+        let base = match self.saved {
+            SavedRegister::ByCaller => Some(sp),
+            SavedRegister::ByBp => Some(at.bp),
+            SavedRegister::BySp => Some(at.sp),
+            _ => None,
+        };
+        let bp = match base {
+            Some(base) => read(away(base, self.bp))?,
+            None => at.bp,
         };
         Some(if ip == 0 { UnwindStep::End } else { UnwindStep::Caller(State::new(ip, sp, bp)) })
     }
@@ -275,42 +250,39 @@ impl Rule {
         &self,
         at: State,
         read: &mut impl FnMut(usize) -> Option<usize>,
-    ) -> UnwindStep {
-        let is = |from: CfaBase| self.from() == from as u8;
-        let mut word = |base: usize| read(base.wrapping_add_signed(self.up as isize));
+    ) -> Option<UnwindStep> {
         #[cfg(target_arch = "aarch64")]
-        if at.is_vague && is(CfaBase::Signal) {
-            return UnwindStep::Lost;
+        if at.is_vague && self.from == CfaBase::Signal {
+            return None;
         }
-        let found = if is(CfaBase::AtSp) || is(CfaBase::AtBp) {
-            let base = if is(CfaBase::AtSp) { at.sp } else { at.bp };
-            word(base).and_then(|sp| self.caller(at, away(sp, self.more), read))
-        } else if is(CfaBase::Signal) {
-            word(at.sp).and_then(|sp| {
-                let ip = read(away(at.sp, self.more))?;
-                let bp = read(away(at.sp, self.bp))?;
+        let base = if self.from == CfaBase::AtBp { at.bp } else { at.sp };
+        let place = base.wrapping_add_signed(self.up as isize);
+        match self.from {
+            CfaBase::AtSp | CfaBase::AtBp => {
+                let sp = read(place)?;
+                self.caller(at, away(sp, self.more), read)
+            }
+            CfaBase::Signal => {
+                let (sp, ip) = (read(place)?, read(away(at.sp, self.more))?);
+                let saved = away(at.sp, self.bp);
                 #[allow(unused_mut)]
-                let mut state = State::new(ip, sp, bp);
+                let mut state = State::new(ip, sp, read(saved)?);
                 #[cfg(target_arch = "aarch64")]
                 {
                     // The registers stand in order: x29, x30.
-                    state.link = read(away(at.sp, self.bp) + 8)?;
+                    state.link = read(saved + 8)?;
                 }
                 (ip != 0).then_some(UnwindStep::Interrupted(state))
-            })
-        } else if is(CfaBase::Guess) {
+            }
             // Two words: the caller's frame pointer, and the return address.
-            match at.bp {
+            CfaBase::Guess => match at.bp {
                 0 => Some(UnwindStep::End),
                 bp if bp < at.sp || bp % 8 != 0 => None,
                 bp => read(bp).zip(read(bp + 8)).map(|(saved, ip)| guessed(ip, bp + 16, saved)),
-            }
-        } else if is(CfaBase::Nowhere) {
-            Some(UnwindStep::End)
-        } else {
-            None
-        };
-        found.unwrap_or(UnwindStep::Lost)
+            },
+            CfaBase::Nowhere => Some(UnwindStep::End),
+            CfaBase::Sp | CfaBase::Bp | CfaBase::Lost => None,
+        }
     }
 }
 
@@ -331,6 +303,9 @@ const BITS: u32 = 12;
 /// Rules by address; of two that want one place the later one stays.
 pub struct Rules(Box<[Rule]>);
 
+/// The code at address 0 has none.
+const NO_RULE: Rule = Rule::LOST;
+
 impl Default for Rules {
     fn default() -> Rules {
         Rules(vec![NO_RULE; 1 << BITS].into())
@@ -349,12 +324,12 @@ impl Rules {
     #[inline(always)]
     pub fn get(&self, code: usize) -> Option<Rule> {
         let rule = self.0[slot(code)];
-        (rule.code << (64 - ADDRESS) == (code as u64) << (64 - ADDRESS)).then_some(rule)
+        let is_its = rule.code == code as u32 && rule.code_high == (code >> 32) as u16;
+        is_its.then_some(rule)
     }
 
     pub fn put(&mut self, code: usize, rule: Rule) {
-        let address = code as u64 & ((1 << ADDRESS) - 1);
-        self.0[slot(code)] = Rule { code: rule.code | address, ..rule };
+        self.0[slot(code)] = Rule { code: code as u32, code_high: (code >> 32) as u16, ..rule };
     }
 }
 
@@ -407,7 +382,7 @@ mod tests {
         let mut rules = Rules::default();
         assert_eq!(rules.get(0x7fff_1234_5678), None);
         rules.put(0x7fff_1234_5678, Rule::END);
-        assert_eq!(rules.get(0x7fff_1234_5678).unwrap().from(), CfaBase::Nowhere as u8);
+        assert_eq!(rules.get(0x7fff_1234_5678).unwrap().from, CfaBase::Nowhere);
         assert_eq!(rules.get(0x7fff_1234_5679), None);
         rules.forget();
         assert_eq!(rules.get(0x7fff_1234_5678), None);

@@ -383,7 +383,7 @@ impl Recorder {
             UnwindStep::Interrupted(_) => false,
             // On aarch64 the stack pointer is not known then.
             UnwindStep::Guessed(_) if cfg!(target_arch = "aarch64") => false,
-            _ => !step.reads.failed && !step.rule.is(CfaBase::Signal) && !step.rule.uses_link(),
+            _ => !step.reads.failed && step.rule.from != CfaBase::Signal && !step.rule.uses_link(),
         };
         let mut added = None;
         if can_be_kept {
@@ -436,10 +436,10 @@ impl Recorder {
             return Some(Added::No);
         }
         let mut read = step.reads.words[..step.reads.count].iter().copied();
-        let is_through_memory = step.rule.is(CfaBase::AtSp) || step.rule.is(CfaBase::AtBp);
+        let is_through_memory = step.rule.from == CfaBase::AtSp || step.rule.from == CfaBase::AtBp;
         let base = if is_through_memory { read.next() } else { None };
         let (mut returns, mut saved) = (read.next(), read.next());
-        if step.rule.is(CfaBase::Guess) {
+        if step.rule.from == CfaBase::Guess {
             std::mem::swap(&mut returns, &mut saved);
         }
         let (next, depends_on_ip) = match step.result {
