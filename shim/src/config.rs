@@ -256,19 +256,15 @@ impl Config {
                 given.put(&mut self.rules.soft, parsed, "there is no soft limit")
             }
             "VRAMTRACE_STACKS" => {
-                let Stacks { native_depth, python_depth, .. } = self.stacks;
-                let parsed = stackspec::languages(text).map(|Languages { native, python }| {
-                    Stacks { native, python, native_depth, python_depth }
-                });
+                let parsed = stackspec::languages(text)
+                    .map(|Languages { native, python }| Stacks { native, python, ..self.stacks });
                 given.put(&mut self.stacks, parsed, DEFAULT)
             }
             "VRAMTRACE_STACK_DEPTH" => {
-                let Stacks { native, python, .. } = self.stacks;
                 let parsed = stackspec::depth(text).map(|depth| Stacks {
-                    native,
-                    python,
                     native_depth: depth,
                     python_depth: depth,
+                    ..self.stacks
                 });
                 given.put(&mut self.stacks, parsed, DEFAULT)
             }
