@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `VRAMTRACE_TEST_NO_PAGES` | `7` | the seventh mapping or segment of this process |
 //! | | `7-` | that and all later ones |
-//! | | `tail` | each of this [`Site`] |
+//! | | `tail` | each of this purpose: see the callers of [`pages_granted`] |
 //! | `VRAMTRACE_TEST_NO_MEMORY` | `7`, `7-` | the same for blocks of the heap |
 //! | `VRAMTRACE_TEST_NO_TASKS` | `1` | the first step of `private_table.rs`: `close_range` |
 //! | | `2` | each task, too |
@@ -16,53 +16,23 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The purpose of a request for pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Site {
-    /// Tables, heap, stacks.
-    Pages,
-    /// A separate stack.
-    Stack,
-    /// The page with the pointer to the process's state.
-    State,
-    /// A window in the tail file.
-    Tail,
-    /// The lock on the live page's file.
-    Live,
-    /// Shared memory: the live page, the page of a group.
-    Segment,
-}
-
-impl Site {
-    const fn name(self) -> &'static [u8] {
-        match self {
-            Site::Pages => b"pages",
-            Site::Stack => b"stack",
-            Site::State => b"state",
-            Site::Tail => b"tail",
-            Site::Live => b"live",
-            Site::Segment => b"segment",
-        }
-    }
-}
-
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a request for pages may go to the kernel.
+/// Whether a request for pages of this purpose may go to the kernel.
 #[inline]
-pub fn pages_granted(site: Site) -> bool {
+pub fn pages_granted(purpose: &str) -> bool {
     #[cfg(test)]
     if tests::NO_PAGES.get() {
         return false;
     }
-    !fails_now(c"VRAMTRACE_TEST_NO_PAGES", &PAGES, site.name())
+    !fails_now(c"VRAMTRACE_TEST_NO_PAGES", &PAGES, purpose)
 }
 
 /// Whether the heap may allocate a block without the reserve.
 #[inline]
 pub fn block_granted() -> bool {
-    !fails_now(c"VRAMTRACE_TEST_NO_MEMORY", &BLOCKS, b"block")
+    !fails_now(c"VRAMTRACE_TEST_NO_MEMORY", &BLOCKS, "block")
 }
 
 /// Whether a task may take this step to a separate table.
@@ -92,10 +62,10 @@ fn variable(name: &CStr) -> Option<&'static [u8]> {
     (!value.is_empty()).then_some(value)
 }
 
-fn fails_now(name: &CStr, requests: &AtomicUsize, site: &[u8]) -> bool {
+fn fails_now(name: &CStr, requests: &AtomicUsize, purpose: &str) -> bool {
     let Some(wanted) = variable(name) else { return false };
     if !wanted[0].is_ascii_digit() {
-        return wanted == site;
+        return wanted == purpose.as_bytes();
     }
     let number = wanted.strip_suffix(b"-").unwrap_or(wanted);
     let first = number.iter().fold(0, |sum, digit| 10 * sum + usize::from(digit & 15));

@@ -1,7 +1,7 @@
 //! A hash table on pages from the kernel: open addressing, linear probing, removal by moving back
 //! (no tombstones). It never calls the program's malloc. Not synchronised: a lock guards it.
 
-use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::faults::pages_granted;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -371,7 +371,7 @@ impl<T: Slot> Drop for Table<T> {
 
 /// Fresh zero pages from the kernel, private to this process.
 pub fn pages(bytes: usize) -> Result<*mut u8, NoMemory> {
-    if !pages_granted(Site::Pages) {
+    if !pages_granted("pages") {
         return Err(NoMemory);
     }
     // Miri knows no other flags.

@@ -12,7 +12,7 @@
 //! blocks are not used again.
 
 use crate::runtime::fallible::may_fail;
-use crate::runtime::faults::{Site, block_granted, pages_granted};
+use crate::runtime::faults::{block_granted, pages_granted};
 use crate::runtime::hash_table::{pages, unmap};
 use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::reserve;
@@ -121,7 +121,7 @@ fn in_pages(size: usize) -> usize {
 
 /// Resizes the pages of a block that has separate ones. Null: the kernel has no room.
 fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
-    if new > old && !(pages_granted(Site::Pages) && block_granted()) {
+    if new > old && !(pages_granted("pages") && block_granted()) {
         return null_mut();
     }
     // SAFETY: a mapping of our own.

@@ -8,7 +8,7 @@
 //! provided, or jump away. Such work must not call the driver, the loader, or other code outside this
 //! library. A panic is caught at the switch and resumed on the original stack.
 
-use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::faults::pages_granted;
 use crate::runtime::task::{SignalsBlocked, call};
 use crate::runtime::tls::thread_block;
 use crate::runtime::{hash_table, panic_boundary, reserve, stack_bounds};
@@ -56,7 +56,7 @@ impl Stack {
 
 /// Maps a stack of [`BYTES`]. Returns its lowest address; its lowest page is a guard.
 fn map() -> Option<usize> {
-    let low = pages_granted(Site::Stack).then(|| hash_table::pages(BYTES).ok())?? as usize;
+    let low = pages_granted("stack").then(|| hash_table::pages(BYTES).ok())?? as usize;
     guard(low);
     Some(low)
 }

@@ -9,7 +9,7 @@
 //!
 //! System calls are made directly: some libraries interpose `shmat` and run their own code in it.
 
-use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::faults::pages_granted;
 use crate::runtime::forked_child;
 use crate::runtime::secure_dir::{Wrong, errno, user};
 use crate::runtime::system::segment_control;
@@ -29,7 +29,7 @@ impl<const WORDS: usize> Segment<WORDS> {
 
     /// Creates a segment of zeros, accessible to this user only.
     pub fn create() -> Result<Segment<WORDS>, Wrong> {
-        if !pages_granted(Site::Segment) {
+        if !pages_granted("segment") {
             return Err(Wrong::Errno(libc::ENOSPC));
         }
         let flags = libc::IPC_CREAT | 0o600;
@@ -83,13 +83,13 @@ impl<const WORDS: usize> Segment<WORDS> {
     pub fn attach(id: i32) -> Result<Segment<WORDS>, Wrong> {
         let segment = Segment::attached(id)?;
         // While it is attached its id cannot be reused.
-        match attach_count(id, Self::BYTES) {
-            Ok(_) => Ok(segment),
-            Err(wrong) => {
-                segment.detach();
-                Err(wrong)
-            }
-        }
+        let wrong = match own_stat(id) {
+            Ok(stat) if stat.shm_segsz == Self::BYTES => return Ok(segment),
+            Ok(_) => Wrong::OtherSize,
+            Err(wrong) => wrong,
+        };
+        segment.detach();
+        Err(wrong)
     }
 
     /// Detaches a segment that is not used after all. No reference to its words may exist.
@@ -99,7 +99,7 @@ impl<const WORDS: usize> Segment<WORDS> {
     }
 
     fn attached(id: i32) -> Result<Segment<WORDS>, Wrong> {
-        if !pages_granted(Site::Segment) {
+        if !pages_granted("segment") {
             return Err(Wrong::Errno(libc::ENOMEM));
         }
         // SAFETY: the kernel chooses the place.
@@ -128,15 +128,6 @@ pub fn first_words<const WORDS: usize>(id: i32) -> Option<[u64; WORDS]> {
     let first = long_enough.then(|| std::array::from_fn(|at| words[at].load(SeqCst)));
     segment.detach();
     first
-}
-
-/// The number of processes that have it attached, if owner, mode and size are as expected.
-fn attach_count(id: i32, bytes: usize) -> Result<u64, Wrong> {
-    let stat = own_stat(id)?;
-    match stat.shm_segsz == bytes {
-        true => Ok(stat.shm_nattch),
-        false => Err(Wrong::OtherSize),
-    }
 }
 
 /// The kernel's record of a segment, if owner and mode are as expected. The creator must be this user

@@ -4,7 +4,7 @@
 //! descriptor in the program's table, and the kernel drops the lock when the process ends, however it ends, or calls
 //! exec. Forked children do not get the mapping.
 
-use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::faults::pages_granted;
 use crate::runtime::forked_child::{self, Range};
 use crate::runtime::leaked::Leaked;
 use crate::runtime::private_table::Opened;
@@ -39,7 +39,7 @@ impl LiveLock {
 
     /// Maps the file in place of the one that was mapped before, whose lock is dropped.
     fn keep(&self, file: &Opened) -> bool {
-        if !pages_granted(Site::Live) {
+        if !pages_granted("live") {
             return false;
         }
         let known = self.place.get().or_else(|| forked_child::reserve(BYTES));

@@ -10,7 +10,7 @@ use super::means::Means;
 use super::named_file::{NamedFile, allocate, within_limit, write};
 use super::tail_place::{self, is_mappable, leaves_half};
 use crate::runtime::fallible::TryPush;
-use crate::runtime::faults::{Site, beside_granted, pages_granted};
+use crate::runtime::faults::{beside_granted, pages_granted};
 use crate::runtime::forked_child;
 use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system::{self, Part};
@@ -143,7 +143,7 @@ impl Tail {
 
 fn map(number: i32, offset: u64, bytes: usize) -> Result<&'static [AtomicU64], Failure> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    if !pages_granted(Site::Tail) {
+    if !pages_granted("tail") {
         return Err(Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM });
     }
     // SAFETY: a fresh mapping; touches nothing that exists.

@@ -7,7 +7,7 @@
 
 use crate::driver::api::Api;
 use crate::model::block_sampling::BlockFigures;
-use crate::runtime::faults::{Site, pages_granted};
+use crate::runtime::faults::pages_granted;
 use crate::runtime::forked;
 use crate::runtime::handle_set::HandleSlots;
 use std::mem::MaybeUninit;
@@ -105,7 +105,7 @@ pub fn empty_in_children<S>(page: &'static HotPage<S>, forget: extern "C" fn()) 
     static IS_FORGOTTEN: AtomicBool = AtomicBool::new(false);
     let at = (&raw const *page).cast_mut().cast();
     // SAFETY: whole pages of this library. Static zero bytes are anonymous memory; elsewhere the kernel refuses.
-    let wiped = pages_granted(Site::State)
+    let wiped = pages_granted("state")
         && unsafe { libc::madvise(at, size_of::<HotPage<S>>(), libc::MADV_WIPEONFORK) == 0 };
     if !wiped && !IS_FORGOTTEN.swap(true, Relaxed) {
         forked::in_child(forget);
