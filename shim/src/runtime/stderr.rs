@@ -5,7 +5,9 @@
 
 use crate::runtime::errno;
 use crate::runtime::system;
+use crate::runtime::task::change_mask;
 use crate::runtime::uncancelled::uncancelled;
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 const STDERR: i32 = 2;
@@ -69,27 +71,21 @@ fn stream(bytes: &[u8]) -> isize {
 /// Runs `work` with these signals blocked on this thread. A signal that it raised is discarded; one
 /// that was pending before stays pending.
 pub fn unsignalled<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: plain signal-mask calls on sets of our own; only this thread's mask changes, and it
-    // is put back.
-    unsafe {
-        let mut pending: libc::sigset_t = std::mem::zeroed();
-        libc::sigpending(&mut pending);
-        let mut blocked: libc::sigset_t = std::mem::zeroed();
-        let mut raised: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut blocked);
-        libc::sigemptyset(&mut raised);
-        for signal in RAISED {
-            libc::sigaddset(&mut blocked, signal);
-            if libc::sigismember(&pending, signal) != 1 {
-                libc::sigaddset(&mut raised, signal);
-            }
-        }
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigprocmask(libc::SIG_BLOCK, &blocked, &mut before);
-        let result = work();
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        while libc::sigtimedwait(&raised, null_mut(), &now) >= 0 || errno::get() == libc::EINTR {}
-        libc::sigprocmask(libc::SIG_SETMASK, &before, null_mut());
-        result
+    let own = RAISED.iter().fold(0, |all, signal| all | 1u64 << (signal - 1));
+    let mut pending = 0u64;
+    // SAFETY: room for a mask of the kernel's size.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, 8) };
+    let raised = own & !pending;
+    let before = change_mask(libc::SIG_BLOCK, own);
+    let result = work();
+    let (now, none) = (libc::timespec { tv_sec: 0, tv_nsec: 0 }, null_mut::<c_void>());
+    // SAFETY: a mask of the kernel's size, and a time; nothing is written.
+    let take = || unsafe {
+        libc::syscall(libc::SYS_rt_sigtimedwait, &raw const raised, none, &raw const now, 8)
+    };
+    while take() >= 0 || errno::get() == libc::EINTR {}
+    if let Some(before) = before {
+        change_mask(libc::SIG_SETMASK, before);
     }
+    result
 }
