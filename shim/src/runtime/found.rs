@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_fact_holds_until_its_library_is_unloaded() {
-        mapped_modules::prepare();
+        crate::runtime::loaded_objects::can_ask();
         // SAFETY: an address in a library that is loaded.
         let library = |at| unsafe { Library::holding(at) }.unwrap();
         // SAFETY: a library of the system without initialisers, which no other test opens.

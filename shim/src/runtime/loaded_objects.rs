@@ -211,7 +211,7 @@ pub fn holding(address: usize) -> Option<Entry> {
     }
 }
 
-/// Whether the loader's variables were found.
+/// Whether the loader's variables were found. The first call may wait for a lock of the loader.
 pub fn can_ask() -> bool {
     variables().is_some()
 }

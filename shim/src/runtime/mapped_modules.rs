@@ -46,11 +46,6 @@ pub enum Seen<'a> {
     Made(usize),
 }
 
-/// Looks up the loader's variables. It may wait for a lock of the loader: for the start of the process.
-pub fn prepare() {
-    loaded_objects::can_ask();
-}
-
 /// Whether objects can be looked up with this C library.
 pub fn can_ask() -> bool {
     loader::find_object().is_some() || loaded_objects::can_ask()
