@@ -26,7 +26,7 @@ type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -
 fn clock_gettime() -> ClockGettime {
     static KNOWN: OnceNonZeroUsize = OnceNonZeroUsize::new();
     let known = KNOWN.get_or_init(|| {
-        let beneath = elf::startup_function(b"__tsan_init")
+        let beneath = elf::startup_functions([b"__tsan_init"])[0]
             .and_then(|_| elf::c_library_function(b"clock_gettime"))
             .and_then(NonZeroUsize::new);
         let linked = libc::clock_gettime as *const () as usize;

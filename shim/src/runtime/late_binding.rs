@@ -143,7 +143,7 @@ extern "C" fn looked_up(_: usize, _: usize, _: usize, _: usize, index: u32) -> V
 #[cold]
 fn bind(index: usize) -> usize {
     let Function { name, library, .. } = &FUNCTIONS[index];
-    let address = elf::startup_function(name.to_bytes())
+    let address = elf::startup_functions([name.to_bytes()])[0]
         .or_else(|| in_library(library, name, libc::RTLD_LAZY));
     let address = address.unwrap_or(0);
     SLOTS[index].store(address, Ordering::Relaxed);

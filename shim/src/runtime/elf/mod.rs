@@ -232,20 +232,19 @@ fn own() -> Option<Object> {
     found.or_else(|| object_at(own as *const () as usize))
 }
 
-/// The function of this name in the first object after this library in load order; if there is none, in
-/// one before it.
+/// The functions of these names, each in the first object after this library in load order that has it; if there is none,
+/// in one before it.
 ///
 /// `dl_iterate_phdr` is not called, because a sanitizer's runtime calls `dlsym` before its own version of that function works.
-pub fn function_after_us(name: &[u8]) -> Option<usize> {
-    let [found] = functions_after_us([name]);
-    found
-}
-
-/// The same for several names, by one walk.
 pub fn functions_after_us<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
     let Some(own) = own() else { return [None; NAMES] };
     let before = successors(own.previous(), Object::previous);
     first_in(own.those_after().chain(before), names)
+}
+
+/// The same for one name.
+pub fn function_after_us(name: &[u8]) -> Option<usize> {
+    functions_after_us([name])[0]
 }
 
 /// The objects that were loaded at start, the program first.
@@ -282,12 +281,7 @@ pub fn function_after(address: usize, name: &[u8]) -> Option<usize> {
     object_at(address)?.those_after().find_map(|object| object.function(name))
 }
 
-/// The function of this name in the first object, of those loaded at start, the program among them.
-pub fn startup_function(name: &[u8]) -> Option<usize> {
-    of_the_start().find_map(|object| object.function(name))
-}
-
-/// The same for several names, by one walk.
+/// The functions of these names in the first objects, of those loaded at start, the program among them.
 pub fn startup_functions<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
     first_in(of_the_start(), names)
 }
