@@ -40,7 +40,7 @@ use crate::runtime::log;
 use crate::runtime::mapped_modules;
 use crate::runtime::mapped_modules::Seen;
 use crate::runtime::{own_stack, stack_bounds};
-use native::Registers;
+use native::State;
 use native::walk_log::StackPrint;
 use python::walk::{Frames, Group, Walked};
 use python::{Found, Python};
@@ -84,7 +84,7 @@ enum Enough {
 /// Where a capture begins, and the end of this thread's stack.
 #[derive(Clone, Copy)]
 struct Start {
-    from: Registers,
+    from: State,
     high: usize,
 }
 
@@ -202,7 +202,7 @@ impl Capture {
 
     #[inline(never)]
     fn take(&self, sink: &impl DefinitionSink, enough: Enough) -> StackId {
-        let from = Registers::here();
+        let from = State::here();
         let Some(high) = stack_bounds::high(from.sp) else { return StackId(0) };
         let start = Start { from, high };
         own_stack::run(|| self.take_from(start, sink, enough)).unwrap_or(StackId(0))

@@ -24,77 +24,11 @@ pub mod walk_log;
 use crate::runtime::fallible::MakeRoom;
 use crate::runtime::mapped_modules;
 use crate::runtime::mapped_modules::{Loaded, Mark, Seen};
-use rules::{Rule, Rules, State, UnwindStep};
+pub use rules::State;
+use rules::{Rule, Rules, UnwindStep};
 use std::ops::Range;
 use tables::Tables;
 use walk_log::{EXACT, OWN, Reads, Recorder, StackPrint, Step, WalkLog};
-
-/// Where a walk begins.
-#[derive(Clone, Copy, Debug)]
-pub struct Registers {
-    pub ip: usize,
-    pub sp: usize,
-    pub bp: usize,
-    /// x30: the return address, if the function has not stored it yet.
-    #[cfg(target_arch = "aarch64")]
-    pub link: usize,
-}
-
-impl Registers {
-    /// The registers of the function into which this is inlined. It must not return before the walk has
-    /// ended.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    pub fn here() -> Registers {
-        let (ip, sp, bp);
-        // SAFETY: reads registers.
-        unsafe {
-            core::arch::asm!(
-                "lea {ip}, [rip]",
-                "mov {sp}, rsp",
-                "mov {bp}, rbp",
-                ip = out(reg) ip,
-                sp = out(reg) sp,
-                bp = out(reg) bp,
-                options(nostack, nomem, preserves_flags),
-            );
-        }
-        Registers { ip, sp, bp }
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    #[inline(always)]
-    pub fn here() -> Registers {
-        let (ip, sp, bp, link);
-        // SAFETY: reads registers.
-        unsafe {
-            core::arch::asm!(
-                "adr {ip}, .",
-                "mov {sp}, sp",
-                "mov {bp}, x29",
-                "mov {link}, x30",
-                ip = out(reg) ip,
-                sp = out(reg) sp,
-                bp = out(reg) bp,
-                link = out(reg) link,
-                options(nostack, nomem, preserves_flags),
-            );
-        }
-        Registers { ip, sp, bp, link }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn state(self) -> State {
-        State::new(self.ip, self.sp, self.bp)
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    #[inline(always)]
-    fn state(self) -> State {
-        State { link: self.link, ..State::new(self.ip, self.sp, self.bp) }
-    }
-}
 
 /// A return address, and the lowest stack address of the function to which it returns.
 #[derive(Clone, Copy, Debug, Default)]
@@ -198,13 +132,13 @@ impl Walker {
     #[inline]
     pub fn find(
         &mut self,
-        from: Registers,
+        from: State,
         high: usize,
         most: usize,
         log: &mut WalkLog,
     ) -> Option<StackPrint> {
         self.begin();
-        log.find(from.state(), high, most, self.since, &self.ours)
+        log.find(from, high, most, self.since, &self.ours)
     }
 
     /// The stack that was walked last is one that came before, so it pays to keep walks. (To keep one costs half as much as a
@@ -223,7 +157,7 @@ impl Walker {
     #[inline(never)]
     pub fn walk(
         &mut self,
-        from: Registers,
+        from: State,
         high: usize,
         frames: &mut [Frame],
         log: &mut WalkLog,
@@ -237,7 +171,7 @@ impl Walker {
                 .contains(&address)
                 .then(|| unsafe { (address as *const usize).read_unaligned() })
         };
-        let mut at = from.state();
+        let mut at = from;
         // The rule is that of the call instruction, which may be the function's last: hence the address
         // less 1.
         let mut code = at.ip;

@@ -4,7 +4,7 @@
 //! Three registers are followed: instruction pointer, stack pointer and frame pointer (rbp, x29); on
 //! aarch64 also the innermost frame's x30. Where a rule needs another register, the stack is cut.
 
-/// The registers of a frame. `sp` is the lowest address of its stack.
+/// The registers of a frame, and where a walk begins. `sp` is the lowest address of its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     pub ip: usize,
@@ -19,6 +19,47 @@ pub struct State {
 }
 
 impl State {
+    /// That of the function into which this is inlined. It must not return before the walk has ended.
+    #[inline(always)]
+    pub fn here() -> State {
+        let (ip, sp, bp);
+        #[cfg(target_arch = "aarch64")]
+        let link;
+        // SAFETY: reads registers.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            core::arch::asm!(
+                "lea {ip}, [rip]",
+                "mov {sp}, rsp",
+                "mov {bp}, rbp",
+                ip = out(reg) ip,
+                sp = out(reg) sp,
+                bp = out(reg) bp,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+        // SAFETY: reads registers.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            core::arch::asm!(
+                "adr {ip}, .",
+                "mov {sp}, sp",
+                "mov {bp}, x29",
+                "mov {link}, x30",
+                ip = out(reg) ip,
+                sp = out(reg) sp,
+                bp = out(reg) bp,
+                link = out(reg) link,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+        State {
+            #[cfg(target_arch = "aarch64")]
+            link,
+            ..State::new(ip, sp, bp)
+        }
+    }
+
     /// The state of a frame that has made a call.
     #[inline(always)]
     pub fn new(ip: usize, sp: usize, bp: usize) -> State {

@@ -6,7 +6,7 @@ unsafe extern "C" {
 }
 
 fn empty_log() -> &'static mut WalkLog {
-    mapped_modules::prepare();
+    crate::runtime::loaded_objects::can_ask();
     let pages = hash_table::pages(size_of::<WalkLog>()).unwrap();
     // SAFETY: zero pages of that size, which are an empty log; they are not unmapped.
     unsafe { &mut *pages.cast() }
@@ -23,7 +23,7 @@ fn both(depth: usize, walker: &mut Walker) -> (Vec<usize>, Vec<usize>, Walked) {
         return std::hint::black_box(both(depth - 1, walker));
     }
     let mut theirs = [std::ptr::null_mut(); 256];
-    let from = Registers::here();
+    let from = State::here();
     let high = bounds::high(from.sp).unwrap();
     let mut frames = [Frame::default(); 256];
     let walked = walker.walk(from, high, &mut frames, empty_log(), |_| ());
@@ -52,7 +52,7 @@ fn as_backtrace_says() {
 #[test]
 fn frames_have_growing_stacks() {
     let mut walker = walker();
-    let from = Registers::here();
+    let from = State::here();
     let high = bounds::high(from.sp).unwrap();
     let mut frames = [Frame::default(); 3];
     let walked = walker.walk(from, high, &mut frames, empty_log(), |_| ());
@@ -83,7 +83,7 @@ impl Visit<'_> {
     /// Compares the log with walks, until the log has the stack.
     #[inline(never)]
     fn compare(&mut self) {
-        let from = Registers::here();
+        let from = State::here();
         let high = bounds::high(from.sp).unwrap();
         let mut frames = [Frame::default(); 256];
         self.ends += 1;
@@ -359,7 +359,7 @@ fn a_known_stack_is_that_of_a_walk() {
 #[test]
 fn the_log_holds_while_no_library_comes_or_goes() {
     let (mut walker, log) = (walker(), empty_log());
-    let from = Registers::here();
+    let from = State::here();
     let high = bounds::high(from.sp).unwrap();
     let mut frames = [Frame::default(); 100];
     // Again where another test opens a library meanwhile.
@@ -391,7 +391,7 @@ fn the_log_holds_while_no_library_comes_or_goes() {
 fn stacks_that_do_not_come_again_are_not_kept() {
     let log = empty_log();
     let mut walker = Walker { to_keep: 0, ..walker() };
-    let from = Registers::here();
+    let from = State::here();
     let high = bounds::high(from.sp).unwrap();
     let mut frames = [Frame::default(); 100];
     let mut is_known = |walker: &mut Walker, log: &mut WalkLog| {
