@@ -77,7 +77,7 @@ impl GroupSpec {
     }
 }
 
-/// Checks a group's name: it becomes a part of a file name.
+/// Checks a group's name.
 pub fn check_name(name: &str) -> Result<(), GroupError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     match !name.is_empty() && name.len() <= NAME_MOST && name.bytes().all(plain) {

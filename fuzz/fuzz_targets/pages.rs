@@ -57,10 +57,9 @@ fn live(bytes: &[u8]) {
 }
 
 fn group(bytes: &[u8]) {
-    const NAMESPACE: u64 = 7;
     let words = page::<GROUP_WORDS>(bytes);
     let fresh = page::<GROUP_WORDS>(&[]);
-    assert!(GroupPage::open(&fresh, NAMESPACE).is_ok());
+    GroupPage::make(&fresh, "a", 7);
     for word in 0..2 {
         words[word].store(fresh[word].load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -68,7 +67,7 @@ fn group(bytes: &[u8]) {
     for (device, _) in page.devices() {
         let _ = (page.limit(device), page.sum(device), page.settled(0, device));
     }
-    page.members().count();
+    let _ = (page.members().count(), page.name(), page.turn());
     let me = Member { pid: 1, segment: 2, made: 3 };
     page.remove_dead_members(me, |_| Life::Dead);
     // No other member is alive: there is room.

@@ -166,15 +166,9 @@ fn of_group(
     limit: Option<Limit>,
 ) -> Result<String, Failure> {
     policy::check_name(name).map_err(|why| Failure::new(format!("--group `{name}` {why}")))?;
-    let group = Group::open(name).map_err(|problem| match problem {
-        missing if missing.is_not_found() => Failure::new(format!(
-            "--group {name}: you have no such group; `vramtrace ps` lists them"
-        )),
-        other => other.into(),
+    let group = Group::find(name).ok_or_else(|| {
+        Failure::new(format!("--group {name}: you have no such group; `vramtrace ps` lists them"))
     })?;
-    let Some(group) = group.filter(|group| !group.members.is_empty()) else {
-        return Err(Failure::new(format!("--group {name}: none of its processes runs")));
-    };
     let used = group.devices.iter().map(|(number, device)| DeviceInUse {
         number: *number,
         ordinal: device.ordinal,
@@ -183,7 +177,7 @@ fn of_group(
         counted: device.counted,
     });
     order_all(&format!("group {name}"), used, named, limit, |device, bytes| {
-        group.order(device.number, bytes)?;
+        group.order(device.number, bytes);
         Ok((format!("group {name} {}", uuid::text(&device.uuid, false)), ""))
     })
 }

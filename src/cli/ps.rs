@@ -32,10 +32,8 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let (processes, mut problems) = process::all();
-    let (groups, more) = group::all();
-    problems.extend(more);
-    // Both lists read the shared directory and report its problems.
+    let (processes, problems) = process::all();
+    let groups = group::all();
     live_processes::lines(&problems).iter().for_each(message);
     let report = PsReport {
         processes: processes.iter().map(process_facts).collect(),

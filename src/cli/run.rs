@@ -123,7 +123,7 @@ pub fn run(args: Args) -> Outcome {
     let job = args.job_cap.as_deref().map(job).transpose()?;
     let sampled = args.sampled.then(|| "sampled".to_string());
     let mut settings: Vec<Setting> = Vec::new();
-    settings.extend(job.iter().map(|(_, variable)| ("VRAMTRACE_CAP_GROUP", variable.clone())));
+    settings.extend(job.iter().map(|variable| ("VRAMTRACE_CAP_GROUP", variable.clone())));
     let set = &mut settings;
     add(set, "--cap-mode", "VRAMTRACE_CAP_MODE", args.cap_mode, Mode::parse)?;
     add(set, "--cap-warn", "VRAMTRACE_CAP_WARN", args.cap_warn, policy::soft)?;
@@ -156,16 +156,11 @@ pub fn run(args: Args) -> Outcome {
     };
     // Without the group's page every request would be refused.
     let wrong = |problem| Failure::new(format!("--job-cap: {problem}; nothing was run"));
-    let prepared = job.iter().try_for_each(|(name, _)| group::prepare(name)).map_err(wrong);
+    let prepared = job.map_or(Ok(()), |_| group::prepare()).map_err(wrong);
     let ended = prepared.and_then(|()| match args.fix {
         Some(When::OnOom) => run_fix::run(run_once),
         None => run_once(None),
     });
-    if let Some((name, _)) = job
-        && ended.as_ref().map_or(true, |ended| !ended.observed.still_running)
-    {
-        group::remove(&name);
-    }
     let ended = ended?;
     let missing = if !ended.observed.without_shim.is_empty() {
         Some("a process used the driver without the recorder")
@@ -192,12 +187,10 @@ pub fn run(args: Args) -> Outcome {
 /// A variable for the recorder.
 pub type Setting = (&'static str, OsString);
 
-/// The name of a group of processes for this run alone, and the value of VRAMTRACE_CAP_GROUP.
-fn job(cap: &str) -> Result<(String, OsString), Failure> {
+/// The value of VRAMTRACE_CAP_GROUP, for a group of the processes of this run alone.
+fn job(cap: &str) -> Result<OsString, Failure> {
     capspec::parse(cap).map_err(|why| Failure::new(format!("--job-cap `{cap}`: {why}")))?;
-    let name = group::fresh_name();
-    let variable = format!("{name}:{cap}").into();
-    Ok((name, variable))
+    Ok(format!("{}:{cap}", group::fresh_name()).into())
 }
 
 /// Adds the value of an option, else of its variable, if the command can use it. An empty variable counts as unset.

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
 use vramtrace_format::LivePage;
-use vramtrace_format::group::{GROUP_WORDS, GroupPage};
 use vramtrace_format::live::LIVE_WORDS;
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::PageName;
@@ -67,7 +66,7 @@ impl PageDirectory {
         self.attach(id, &name.to_string(), write).filter(|page| page.live_words().is_ok())
     }
 
-    /// Where groups are, and the live pages of processes without a runtime directory.
+    /// Where the live pages are of processes without a runtime directory.
     pub fn shared_path(owner: u32) -> PathBuf {
         PathBuf::from(vramtrace_format::memory::directory(owner))
     }
@@ -77,27 +76,6 @@ impl PageDirectory {
         let opened = opened.map_err(|error| not_opened(path, owner, error))?;
         check_owner_and_mode(path, opened.file(), owner)?;
         Ok(PageDirectory { path: path.into(), opened, owner })
-    }
-
-    /// Like [`PageDirectory::open`]; makes the directory if it is missing. An error if it is not on a tmpfs.
-    pub fn make(path: &Path, owner: u32) -> Result<PageDirectory, PageProblem> {
-        let made = files::make_directory(path, 0o700);
-        let directory =
-            PageDirectory::open(path, owner).map_err(|problem| match (problem, made) {
-                (PageProblem::Io(path, error), Err(why))
-                    if error.kind() == io::ErrorKind::NotFound =>
-                {
-                    PageProblem::Io(path, why)
-                }
-                (problem, _) => problem,
-            })?;
-        // SAFETY: a struct of our own.
-        let in_memory = unsafe {
-            let mut fs: libc::statfs = std::mem::zeroed();
-            libc::fstatfs(directory.opened.file().as_raw_fd(), &mut fs) == 0
-                && fs.f_type == libc::TMPFS_MAGIC
-        };
-        if in_memory { Ok(directory) } else { Err(PageProblem::NotInMemory(path.into())) }
     }
 
     pub fn names(&self) -> Result<impl Iterator<Item = String>, PageProblem> {
@@ -125,36 +103,6 @@ impl PageDirectory {
         Some(PageFile { path: self.path.join(file), memory: Memory::Segment(segment) })
     }
 
-    /// The page of a group. `None`: it has no living member.
-    pub fn group_page(&self, name: &str) -> Result<Option<PageFile>, PageProblem> {
-        let file = format!("group.{name}");
-        let path = self.path.join(&file);
-        for entry in self.directory_in(&file)?.names()? {
-            let fields: Vec<u64> = entry.split('.').map_while(|field| field.parse().ok()).collect();
-            let [ipc, id, made] = fields[..] else { return Err(PageProblem::Unknown(path)) };
-            if ipc != Namespaces::of_this_process().ipc {
-                return Err(PageProblem::OtherNamespace(path));
-            }
-            let page = self.attach(id as i32, &file, true);
-            // With another time the id was reused for another segment.
-            if let Some(page) = page.filter(|page| page.word(3) == Some(made)) {
-                return match page.group() {
-                    Some(_) => Ok(Some(page)),
-                    None => Err(page.unknown()),
-                };
-            }
-        }
-        Ok(None)
-    }
-
-    fn directory_in(&self, name: &str) -> Result<PageDirectory, PageProblem> {
-        let path = self.path.join(name);
-        let opened = self.opened.directory(OsStr::new(name));
-        let opened = opened.map_err(|error| not_opened(&path, self.owner, error))?;
-        check_owner_and_mode(&path, opened.file(), self.owner)?;
-        Ok(PageDirectory { path, opened, owner: self.owner })
-    }
-
     /// The file of a page, which is the page or a copy of it. `write`: for storing orders.
     pub fn page(&self, name: &str, write: bool) -> Result<PageFile, PageProblem> {
         let path = self.path.join(name);
@@ -173,13 +121,6 @@ impl PageDirectory {
 }
 
 impl PageFile {
-    /// The page of a group itself, not a copy.
-    pub fn group(&self) -> Option<GroupPage<'_>> {
-        let Memory::Segment(segment) = &self.memory else { return None };
-        let words: &[AtomicU64; GROUP_WORDS] = segment.words().try_into().ok()?;
-        GroupPage::look(words)
-    }
-
     /// Copies the page, `WORDS` words of 8 bytes.
     pub fn words<const WORDS: usize>(&self) -> Result<Box<[AtomicU64; WORDS]>, PageProblem> {
         let words = match &self.memory {
@@ -211,11 +152,6 @@ impl PageFile {
         })?;
         let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
         Ok(bytes.chunks_exact(8).map(word).collect())
-    }
-
-    fn word(&self, at: usize) -> Option<u64> {
-        let Memory::Segment(segment) = &self.memory else { return None };
-        segment.copy().get(at).copied()
     }
 
     /// Stores a word at this byte.

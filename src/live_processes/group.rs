@@ -4,13 +4,13 @@ use vramtrace_format::group::{GROUP_BYTES, GroupDevice, GroupPage, limit_order};
 use vramtrace_format::member::Member;
 use vramtrace_format::proc::Life;
 
-use super::directory::PageFile;
+use super::PageProblem;
 use super::process::user;
-use super::{PageDirectory, PageProblem, segment};
+use super::segment::{self, Segment};
 
 pub struct Group {
     pub name: String,
-    page: PageFile,
+    page: Segment,
     /// Devices, each with its index in the page.
     pub devices: Vec<(usize, GroupDevice)>,
     /// Pids of the running members.
@@ -18,27 +18,11 @@ pub struct Group {
 }
 
 /// Groups of this user that have living members.
-pub fn all() -> (Vec<Group>, Vec<PageProblem>) {
-    let path = PageDirectory::shared_path(user());
-    let directory = match PageDirectory::open(&path, user()) {
-        Ok(directory) => directory,
-        Err(problem) if problem.is_not_found() => return Default::default(),
-        Err(problem) => return (Vec::new(), vec![problem]),
-    };
-    let (mut groups, mut problems) = (Vec::new(), Vec::new());
-    for name in directory.names().into_iter().flatten() {
-        let Some(name) = name.strip_prefix("group.") else { continue };
-        match Group::open_in(&directory, name) {
-            Ok(None) | Err(PageProblem::OtherNamespace(_)) => {}
-            Ok(Some(group)) if group.members.is_empty() => {}
-            Ok(Some(group)) => groups.push(group),
-            // The group was removed after the directory was listed.
-            Err(problem) if problem.is_not_found() => {}
-            Err(problem) => problems.push(problem),
-        }
-    }
+pub fn all() -> Vec<Group> {
+    let found = segment::attached(GROUP_BYTES).filter_map(Group::open);
+    let mut groups: Vec<Group> = found.filter(|group| !group.members.is_empty()).collect();
     groups.sort_by(|a, b| a.name.cmp(&b.name));
-    (groups, problems)
+    groups
 }
 
 /// A unique group name, for the processes of one run.
@@ -47,45 +31,38 @@ pub fn fresh_name() -> String {
     format!("run-{}-{:x}", std::process::id(), now.unwrap_or_default().as_nanos())
 }
 
-/// Makes the directories of a group and checks that its page can be made, before its processes start.
-pub fn prepare(name: &str) -> Result<(), PageProblem> {
-    let path = PageDirectory::shared_path(user());
-    PageDirectory::make(&path, user())?;
-    PageDirectory::make(&path.join(format!("group.{name}")), user())?;
+/// Checks that the page of a group can be made, before its processes start.
+pub fn prepare() -> Result<(), PageProblem> {
     segment::make(GROUP_BYTES).map(drop).map_err(PageProblem::NoSharedMemory)
 }
 
-/// Removes the directory of a group. Errors are ignored.
-pub fn remove(name: &str) {
-    let path = PageDirectory::shared_path(user());
-    if PageDirectory::open(&path, user()).is_ok() {
-        let _ = std::fs::remove_dir_all(path.join(format!("group.{name}")));
-    }
-}
-
 impl Group {
-    /// `None`: none of its processes runs.
-    pub fn open(name: &str) -> Result<Option<Group>, PageProblem> {
-        Group::open_in(&PageDirectory::open(&PageDirectory::shared_path(user()), user())?, name)
+    /// `None`: this user has no such group in this container.
+    pub fn find(name: &str) -> Option<Group> {
+        all().into_iter().find(|group| group.name == name)
     }
 
-    fn open_in(directory: &PageDirectory, name: &str) -> Result<Option<Group>, PageProblem> {
-        let Some(page) = directory.group_page(name)? else { return Ok(None) };
-        let look = page.group().ok_or_else(|| page.unknown())?;
-        let life = |member: &Member| segment::life_of(*member, directory.owner());
+    /// The group whose page is this segment. `None`: it is of another container or version.
+    fn open(id: i32) -> Option<Group> {
+        let page = Segment::attach(id, user(), true)?;
+        let look = GroupPage::look(page.words().try_into().ok()?)?;
+        if !look.is_of_namespace(Member::namespace()) {
+            return None;
+        }
+        let life = |member: &Member| segment::life_of(*member, user());
         if look.members().any(|member| life(&member) == Life::Dead) {
             remove_dead(look, life);
         }
         let kept = look.members().filter(|member| life(member) != Life::Dead);
         let members = kept.map(|member| member.pid).collect();
-        let devices = look.devices().collect();
-        Ok(Some(Group { name: name.into(), page, devices, members }))
+        let (name, devices) = (look.name(), look.devices().collect());
+        Some(Group { name, page, devices, members })
     }
 
     /// Stores an order for another limit, bytes, of the device with this index; `None` removes the limit.
-    pub fn order(&self, number: usize, limit: Option<u64>) -> Result<(), PageProblem> {
+    pub fn order(&self, number: usize, limit: Option<u64>) {
         let (at, word) = limit_order(number, limit);
-        self.page.store(at, word)
+        self.page.store(at, word);
     }
 }
 

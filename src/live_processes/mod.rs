@@ -22,7 +22,6 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use vramtrace_format::size::Bytes;
 use vramtrace_reader::units::{clean, count};
 
 /// Why a page cannot be used. The message names the path and what to do.
@@ -39,10 +38,6 @@ pub enum PageProblem {
     NotPlain(PathBuf),
     #[error("{} is not a page of this version of vramtrace", .0.display())]
     Unknown(PathBuf),
-    #[error("{} belongs to another container (ipc namespace): run the command there", .0.display())]
-    OtherNamespace(PathBuf),
-    #[error("{} is not on a tmpfs; mount a tmpfs at /dev/shm", .0.display())]
-    NotInMemory(PathBuf),
     #[error(
         "a group needs System V shared memory (shmget, shmat): {0}; raise kernel.shmmni \
          or kernel.shmall, or allow these calls (seccomp)"
@@ -60,25 +55,7 @@ impl PageProblem {
 fn of_io(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ELOOP) => " is a link; remove it".into(),
-        Some(libc::ENOSPC) => format!(" cannot be created: {}", full()),
         _ => format!(": {error}"),
-    }
-}
-
-/// `/dev/shm is full (64.00 MiB, 16384 files)`: 64 MiB is the default of Docker.
-fn full() -> String {
-    // SAFETY: a C string and a struct of our own.
-    let (result, fs) = unsafe {
-        let mut fs: libc::statvfs = std::mem::zeroed();
-        (libc::statvfs(c"/dev/shm".as_ptr(), &mut fs), fs)
-    };
-    let bytes = Bytes(fs.f_blocks.saturating_mul(fs.f_frsize));
-    match result {
-        0 => format!(
-            "/dev/shm is full ({bytes}, {} files); remove files from it, or enlarge it",
-            fs.f_files
-        ),
-        _ => "/dev/shm is full".into(),
     }
 }
 

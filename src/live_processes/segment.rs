@@ -36,6 +36,21 @@ fn stat(id: i32) -> io::Result<libc::shmid_ds> {
     }
 }
 
+/// The ids of the segments of this length.
+pub fn attached(bytes: usize) -> impl Iterator<Item = i32> {
+    const SHM_STAT: i32 = 13;
+    const SHM_INFO: i32 = 14;
+    let ask = |index, what| {
+        // SAFETY: a struct of our own, which has room for the answer to either.
+        unsafe {
+            let mut stat: libc::shmid_ds = std::mem::zeroed();
+            (libc::shmctl(index, what, &mut stat), stat)
+        }
+    };
+    let found = (0..=ask(0, SHM_INFO).0).map(move |index| ask(index, SHM_STAT));
+    found.filter(move |(id, stat)| *id >= 0 && stat.shm_segsz == bytes).map(|(id, _)| id)
+}
+
 /// Whether somebody has a segment of this user attached, which was made at this time (0 = not known). Without it the id
 /// is unused, or another segment's by now. `None`: it cannot be told from here.
 pub fn is_attached(id: i32, owner: u32, made: u64) -> Option<bool> {

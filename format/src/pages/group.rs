@@ -3,9 +3,9 @@
 //! stores no total.
 //!
 //! ```text
-//! word     0  magic "vtgroup3"           1  inode of the pid namespace of all pids in the page
-//!          2  member slots ever used     3  creation time: unique to this page
-//!          4  hash of the group's name
+//! word     0  magic "vtgroup4"           1  inode of the pid namespace of all pids in the page
+//!          2  member slots ever used     3  turn among the pages of one name (0 = not drawn yet)
+//!          4  hash of the group's name   5..13  the name
 //!   16..1040  128 devices of 8 words: key (made from the UUID; 0 = free), limit by command
 //!             (0 = none given), total bytes, UUID (2), ordinal as its first member saw it
 //! 1040..1552  256 members of 2 words: pid and segment (0 = free slot), when the segment was made
@@ -13,8 +13,10 @@
 //! 2048..67584 for each device, for each member: bytes counted, limit it was started with (0 = none)
 //! ```
 //!
-//! The directory `group.NAME` holds an empty file named `<ipc namespace>.<segment>.<word 3>`, which identifies the
-//! segment.
+//! Processes find the page among the attached segments of their user, by its length and its name. Who finds none makes
+//! one, and then draws a turn: one more than the highest that it sees. Of pages that are made at once the one with the
+//! lowest turn holds, and of equal turns the one with the lowest segment id, once all pages of the name have a turn. So
+//! there is one page (as in Lamport's bakery algorithm), with no lock and no file.
 //!
 //! A member adds to its own count, then sums all counts; if the sum is over the limit it subtracts its
 //! bytes again. Of concurrent requests, the last one to add sees all others, so the granted bytes never
@@ -24,10 +26,9 @@
 //! id with bit 63 in the slot, empties the slot, and frees it. If it is killed meanwhile, it is removed
 //! in the same way. A free slot is all zeros.
 //!
-//! A page may lose its name: its members and those who join find it among the user's segments by the hash. Of two
-//! pages of one name the older one holds.
+//! Length, words 0 and 4 have one meaning in all versions: a group of another version is recognised.
 
-use super::group_layout::{COUNTS_AT, DEVICE_WORDS, DEVICES_AT, MEMBERS_AT, REQUESTS_AT};
+use super::group_layout::{COUNTS_AT, DEVICE_WORDS, DEVICES_AT, MEMBERS_AT, NAME, REQUESTS_AT};
 pub use super::group_layout::{GROUP_DEVICES, GROUP_MEMBERS, GROUP_WORDS};
 use super::member::Member;
 use crate::atomics::{AtomicU64, Ordering::SeqCst};
@@ -36,7 +37,7 @@ use crate::uuid;
 
 /// Length of the page's segment in bytes.
 pub const GROUP_BYTES: usize = GROUP_WORDS * 8;
-const MAGIC: u64 = u64::from_le_bytes(*b"vtgroup3");
+const MAGIC: u64 = u64::from_le_bytes(*b"vtgroup4");
 /// Added to a member's request word when a request begins: one more begun, and one more in flight.
 const REQUEST: u64 = 1 << 32 | 1;
 /// The bits of a request word that count the requests in flight.
@@ -45,16 +46,6 @@ const IN_FLIGHT: u64 = (1 << 32) - 1;
 const EMPTYING: u64 = 1 << 63;
 /// Value of a limit by command: no limit, whatever limits the members were started with.
 const NO_LIMIT: u64 = u64::MAX;
-
-/// Why memory cannot be used as the page of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unusable {
-    /// It is not a group page, or a page of another version.
-    NotAGroup,
-    /// Its pids are of another pid namespace (a container): whether they are alive cannot be
-    /// determined.
-    OtherNamespace,
-}
 
 /// An attached page. All members share the same memory.
 #[derive(Clone, Copy, Debug)]
@@ -76,42 +67,41 @@ pub struct GroupDevice {
 }
 
 impl<'m> GroupPage<'m> {
-    /// Opens a page for a process of this pid namespace (0: not known). A fresh page (all zeros) gets the magic number
-    /// and this namespace.
-    pub fn open(
-        words: &'m [AtomicU64; GROUP_WORDS],
-        namespace: u64,
-    ) -> Result<GroupPage<'m>, Unusable> {
-        if set_once(&words[0], MAGIC) != MAGIC {
-            return Err(Unusable::NotAGroup);
+    /// Makes a page, of words that are all zeros, for the group of this name. `namespace`: its processes' pid namespace
+    /// (0: not known).
+    pub fn make(words: &'m [AtomicU64; GROUP_WORDS], name: &str, namespace: u64) -> GroupPage<'m> {
+        words[1].store(namespace, SeqCst);
+        words[4].store(hash(name), SeqCst);
+        for (word, bytes) in words[NAME].iter().zip(name.as_bytes().chunks(8)) {
+            let mut text = [0; 8];
+            text[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(text), SeqCst);
         }
-        let page = GroupPage { words };
-        match page.is_of_namespace(namespace) {
-            true => Ok(page),
-            false => Err(Unusable::OtherNamespace),
-        }
+        // Last: from here on others see it.
+        words[0].store(MAGIC, SeqCst);
+        GroupPage { words }
     }
 
-    fn is_of_namespace(&self, namespace: u64) -> bool {
+    /// Whether the page's pids are those of this namespace (0: not known).
+    pub fn is_of_namespace(&self, namespace: u64) -> bool {
         namespace == 0 || set_once(&self.words[1], namespace) == namespace
     }
 
-    /// Whether it is the page of the group of this name, which has members of this pid namespace.
-    pub fn is_group_of(&self, name: &str, namespace: u64) -> bool {
-        self.words[4].load(SeqCst) != 0 && self.is_named(name) && self.is_of_namespace(namespace)
+    /// The name of the group.
+    pub fn name(&self) -> String {
+        let words = self.words[NAME].iter();
+        let bytes: Vec<u8> = words.flat_map(|word| word.load(SeqCst).to_le_bytes()).collect();
+        String::from_utf8_lossy(&bytes).trim_end_matches('\0').into()
     }
 
-    /// The creation time of the page. The first call stores `now`; later calls return the stored value.
-    pub fn made(&self, now: u64) -> u64 {
-        set_once(&self.words[3], now)
+    /// Its turn among the pages of its name; 0 = not drawn yet.
+    pub fn turn(&self) -> u64 {
+        self.words[3].load(SeqCst)
     }
 
-    /// Whether the group has this name. The first call stores it.
-    pub fn is_named(&self, name: &str) -> bool {
-        let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-        });
-        set_once(&self.words[4], hash | 1) == hash | 1
+    /// Draws its turn after this one.
+    pub fn draw_turn(&self, after: u64) {
+        self.words[3].store(after.saturating_add(1), SeqCst);
     }
 
     /// Opens a page that exists. `None`: not a group page of this version.
@@ -227,14 +217,6 @@ impl<'m> GroupPage<'m> {
         self.who(slot).load(SeqCst) == me.to_word()
     }
 
-    /// Gives up the slot, if it is this member's.
-    pub fn leave(&self, slot: usize, me: Member) {
-        let (who, marked) = (me.to_word(), me.to_word() | EMPTYING);
-        if self.who(slot).compare_exchange(who, marked, SeqCst, SeqCst).is_ok() {
-            self.empty(slot);
-        }
-    }
-
     /// Sets all words of a slot to 0, the member's id last.
     fn empty(&self, slot: usize) {
         self.segment_made(slot).store(0, SeqCst);
@@ -330,11 +312,18 @@ impl<'m> GroupPage<'m> {
     }
 }
 
-/// Whether these are the first words of the page of the group created at `made`, in the layout of
-/// another version. The last digit of word 0 differs between versions; word 3 has one meaning in all.
-pub fn is_of_other_version(first: [u64; 4], made: u64) -> bool {
-    let [magic, own] = [first[0], MAGIC].map(u64::to_le_bytes);
-    magic[..7] == own[..7] && magic != own && first[3] == made
+/// Whether this is the page of the group of this name in the layout of another version: the last digit of word 0
+/// differs between versions.
+pub fn is_of_other_version(words: &[AtomicU64; GROUP_WORDS], name: &str) -> bool {
+    let [magic, own] = [words[0].load(SeqCst), MAGIC].map(u64::to_le_bytes);
+    magic[..7] == own[..7] && magic != own && words[4].load(SeqCst) == hash(name)
+}
+
+fn hash(name: &str) -> u64 {
+    let hash = name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+    });
+    hash | 1
 }
 
 /// How to set a limit by command: a byte offset in the page, and the word to store there.

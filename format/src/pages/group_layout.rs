@@ -1,9 +1,13 @@
 //! Word offsets in a group's page ([`super::group`]). `models/` has a smaller layout.
 
+use crate::policy::NAME_MOST;
+use std::ops::Range;
+
 /// The MIG devices of 16 GPUs with seven each are 112.
 pub const GROUP_DEVICES: usize = 128;
 /// Processes of a group.
 pub const GROUP_MEMBERS: usize = 256;
+pub(super) const NAME: Range<usize> = 5..5 + NAME_MOST / 8;
 pub(super) const DEVICES_AT: usize = 16;
 pub(super) const DEVICE_WORDS: usize = 8;
 pub(super) const MEMBERS_AT: usize = DEVICES_AT + DEVICE_WORDS * GROUP_DEVICES;

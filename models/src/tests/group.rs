@@ -21,7 +21,7 @@ fn words() -> Words {
 }
 
 fn page(words: Words) -> GroupPage<'static> {
-    GroupPage::open(words, 1).unwrap()
+    GroupPage::make(words, "a", 1)
 }
 
 fn member(pid: u32) -> Member {

@@ -1,15 +1,11 @@
 //! Directories in memory, for pages that only this user may access. In another user's directory that
 //! user could change the cap; in a directory on a disk, a store into a page could wait for the disk.
 
-use crate::runtime::directory::each_name;
 use crate::runtime::errno;
-use crate::runtime::fallible::TryPush;
-use crate::runtime::hash_table::NoMemory;
 use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system;
 use std::ffi::{CStr, CString};
 use std::fmt;
-use vramtrace_format::size::Bytes;
 
 const TMPFS: u64 = 0x0102_1994;
 
@@ -47,35 +43,16 @@ impl fmt::Display for Wrong {
             Wrong::Errno(errno @ (libc::ELOOP | libc::ENOTDIR)) => {
                 write!(f, "is a link, or not a directory (errno {errno}); remove it")
             }
-            Wrong::Errno(libc::ENOSPC) => write!(f, "cannot be created: {}", Full),
-            Wrong::Errno(errno) => write!(f, "cannot be used: errno {errno}"),
             Wrong::Owner(owner) => {
                 write!(f, "belongs to user {owner}, not to you; that user or root must remove it")
             }
             Wrong::Mode(mode) => write!(f, "is open to others (mode {mode:o}); chmod go-rwx it"),
-            Wrong::NotInMemory => write!(f, "is not on a tmpfs; mount a tmpfs at /dev/shm"),
             Wrong::NotPlain => {
                 write!(f, "is not a regular file with a single hard link; remove it")
             }
-            Wrong::OtherSize => write!(f, "has an unexpected size"),
+            // Not reported: see `is_correctable`.
+            Wrong::Errno(_) | Wrong::NotInMemory | Wrong::OtherSize => write!(f, "cannot be used"),
         }
-    }
-}
-
-/// The text `/dev/shm is full (64.00 MiB, 16384 files)`. 64 MiB is the default size in Docker.
-struct Full;
-
-impl fmt::Display for Full {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Some(fs) = system::statfs_of_name(c"/dev/shm") else {
-            return write!(f, "/dev/shm is full");
-        };
-        write!(
-            f,
-            "/dev/shm is full ({}, {} files); remove files from it, or enlarge it",
-            Bytes(fs.f_blocks.saturating_mul(fs.f_bsize as u64)),
-            fs.f_files
-        )
     }
 }
 
@@ -87,7 +64,7 @@ pub fn open<'t>(
     flags: i32,
 ) -> Result<Opened<'t>, Wrong> {
     let opened = table.open_in(directory, name, flags, 0o600);
-    opened.map_err(|errno| open_error(Some(directory), name, errno))
+    opened.map_err(|errno| open_error(directory.number(), name, errno))
 }
 
 /// Removes a file from a directory.
@@ -102,59 +79,20 @@ pub fn remove(directory: &Opened, name: &CStr) -> Result<(), Wrong> {
 /// Opens a directory that must be this user's, not accessible to others, no link, and in memory.
 /// Creates it if it does not exist.
 pub fn directory<'t>(table: &'t Table, path: &[u8]) -> Result<Opened<'t>, Wrong> {
-    let opened = opened(table, None, &c_string(path)?)?;
+    let path = c_string(path)?;
+    // SAFETY: a C string.
+    let made = unsafe { libc::mkdir(path.as_ptr(), 0o700) };
+    let why_not_made = errno();
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+    let opened = table.open(&path, flags, 0).map_err(|errno| match errno {
+        libc::ENOENT if made != 0 => why_not_made,
+        _ => open_error(libc::AT_FDCWD, &path, errno),
+    })?;
     checked_stat(&opened)?;
     match system::fstatfs(opened.number()).ok_or_else(errno)?.f_type as u64 {
         TMPFS => Ok(opened),
         _ => Err(Wrong::NotInMemory),
     }
-}
-
-/// As [`directory`], for a directory inside one that was checked.
-pub fn directory_in<'t>(
-    table: &'t Table,
-    directory: &Opened,
-    name: &CStr,
-) -> Result<Opened<'t>, Wrong> {
-    let opened = opened(table, Some(directory), name)?;
-    checked_stat(&opened)?;
-    Ok(opened)
-}
-
-/// Follows no link at the end.
-fn opened<'t>(
-    table: &'t Table,
-    directory: Option<&Opened>,
-    name: &CStr,
-) -> Result<Opened<'t>, Wrong> {
-    // SAFETY: a C string.
-    let made = unsafe { libc::mkdirat(number(directory), name.as_ptr(), 0o700) };
-    let why_not_made = errno();
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-    let opened = match directory {
-        Some(directory) => table.open_in(directory, name, flags, 0),
-        None => table.open(name, flags, 0),
-    };
-    opened.map_err(|errno| match errno {
-        libc::ENOENT if made != 0 => why_not_made,
-        _ => open_error(directory, name, errno),
-    })
-}
-
-fn number(directory: Option<&Opened>) -> i32 {
-    directory.map_or(libc::AT_FDCWD, Opened::number)
-}
-
-/// The names in an open directory. The path is not used, because it may lead elsewhere by now.
-pub fn names(directory: &Opened) -> Result<Vec<CString>, Wrong> {
-    let (mut names, mut all) = (Vec::new(), Ok(()));
-    let listed = each_name(directory.number(), |name, _| {
-        if name != c"." && name != c".." && all.is_ok() {
-            all = names.try_push(name.into());
-        }
-    });
-    listed.and(all.map_err(|NoMemory| libc::ENOMEM)).map_err(Wrong::Errno)?;
-    Ok(names)
 }
 
 /// The attributes of an open file or directory, if owner and mode are right.
@@ -168,9 +106,9 @@ pub fn checked_stat(opened: &Opened) -> Result<libc::stat, Wrong> {
 }
 
 /// The reason of a failed open.
-fn open_error(directory: Option<&Opened>, name: &CStr, errno: i32) -> Wrong {
+fn open_error(directory: i32, name: &CStr, errno: i32) -> Wrong {
     let stat = match errno {
-        libc::EACCES => system::stat_of_name(number(directory), name),
+        libc::EACCES => system::stat_of_name(directory, name),
         _ => None,
     };
     match stat {
@@ -191,28 +129,4 @@ pub fn errno() -> Wrong {
 
 pub fn c_string(text: &[u8]) -> Result<CString, Wrong> {
     CString::new(text).map_err(|_| Wrong::Errno(libc::EINVAL))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::runtime::private_table;
-
-    #[test]
-    fn all_names_of_a_directory_are_reported() {
-        let path = std::env::temp_dir().join(format!("vramtrace-names-{}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        let mut expected: Vec<CString> =
-            (0..300).map(|n| CString::new(format!("{n}{}", "x".repeat(n % 90))).unwrap()).collect();
-        expected
-            .iter()
-            .for_each(|name| std::fs::write(path.join(name.to_str().unwrap()), "").unwrap());
-        let name = c_string(path.to_str().unwrap().as_bytes()).unwrap();
-        let read = |table: &Table| names(&opened(table, None, &name).unwrap());
-        let mut found = private_table::run(read).unwrap().unwrap();
-        std::fs::remove_dir_all(&path).unwrap();
-        found.sort();
-        expected.sort();
-        assert_eq!(found, expected);
-    }
 }

@@ -16,7 +16,7 @@ use crate::runtime::system::segment_control;
 use libc::{SYS_shmat, SYS_shmdt, SYS_shmget};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::AtomicU64;
 
 /// A segment that this process keeps attached.
 pub struct Segment<const WORDS: usize> {
@@ -67,21 +67,26 @@ impl<const WORDS: usize> Segment<WORDS> {
     }
 
     /// Calls `report` with the ids of this user's segments of this size that somebody has attached.
-    pub fn each_attached(mut report: impl FnMut(i32)) {
+    pub fn each_attached(mut report: impl FnMut(i32)) -> Result<(), Wrong> {
         const SHM_STAT: i32 = 13;
         const SHM_INFO: i32 = 14;
-        let last = segment_control(0, SHM_INFO).map_or(-1, |(last, _)| last);
+        let (last, _) = segment_control(0, SHM_INFO).ok_or_else(errno)?;
         for (id, stat) in (0..=last).filter_map(|index| segment_control(index, SHM_STAT)) {
             let is_right = stat.shm_segsz == Self::BYTES && stat.shm_nattch > 0;
             if is_right && is_own(&stat).is_ok() {
                 report(id);
             }
         }
+        Ok(())
     }
 
     /// The segment of this id, if it is this user's, closed to others and of this size.
     pub fn attach(id: i32) -> Result<Segment<WORDS>, Wrong> {
-        let segment = Segment::attached(id)?;
+        if !pages_granted("segment") {
+            return Err(Wrong::Errno(libc::ENOMEM));
+        }
+        // SAFETY: the kernel chooses the place.
+        let segment = unsafe { Segment::at(id, null_mut()) }?;
         // While it is attached its id cannot be reused.
         let wrong = match own_stat(id) {
             Ok(stat) if stat.shm_segsz == Self::BYTES => return Ok(segment),
@@ -97,14 +102,6 @@ impl<const WORDS: usize> Segment<WORDS> {
         // SAFETY: attached at this address, and not used any more.
         unsafe { libc::syscall(SYS_shmdt, self.words.as_ptr()) };
     }
-
-    fn attached(id: i32) -> Result<Segment<WORDS>, Wrong> {
-        if !pages_granted("segment") {
-            return Err(Wrong::Errno(libc::ENOMEM));
-        }
-        // SAFETY: the kernel chooses the place.
-        unsafe { Segment::at(id, null_mut()) }
-    }
 }
 
 /// Whether somebody has this user's segment of this id attached, which was made at this time (0 = not known). Of
@@ -116,18 +113,6 @@ pub fn is_attached(id: i32, made: u64) -> Option<bool> {
         Err(Wrong::Errno(_)) => None,
         Err(_) => Some(false),
     }
-}
-
-/// The first words of this user's segment of this id, whatever its size. `None`: it is removed, too
-/// short, or not this user's alone.
-pub fn first_words<const WORDS: usize>(id: i32) -> Option<[u64; WORDS]> {
-    let segment = Segment::<WORDS>::attached(id).ok()?;
-    // While it is attached its id cannot be reused.
-    let long_enough = own_stat(id).is_ok_and(|stat| stat.shm_segsz >= WORDS * 8);
-    let words = segment.words;
-    let first = long_enough.then(|| std::array::from_fn(|at| words[at].load(SeqCst)));
-    segment.detach();
-    first
 }
 
 /// The kernel's record of a segment, if owner and mode are as expected. The creator must be this user
@@ -150,6 +135,7 @@ fn is_own(stat: &libc::shmid_ds) -> Result<(), Wrong> {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+    use std::sync::atomic::Ordering::SeqCst;
     use testkit::in_child;
 
     type Page = Segment<64>;
@@ -172,13 +158,10 @@ mod tests {
         assert_eq!((is_attached(ours.id, 0), is_attached(ours.id, made)), (Some(true), Some(true)));
         assert_eq!(is_attached(ours.id, made + 1), Some(false), "the id is another's by now");
         let mut found = Vec::new();
-        Page::each_attached(|id| found.push(id));
+        Page::each_attached(|id| found.push(id)).unwrap();
         assert!(found.contains(&ours.id));
         assert_eq!(Page::attach(ours.id).unwrap().words[5].load(SeqCst), 7);
         assert_eq!(Segment::<65>::attach(ours.id).err(), Some(Wrong::OtherSize));
-        ours.words[0].store(5, SeqCst);
-        assert_eq!(first_words::<1>(ours.id), Some([5]));
-        assert_eq!(first_words::<65>(ours.id), None, "it is shorter");
         let theirs = id_of_child(|| Page::create().map_or(-1, |segment| segment.id));
         assert_eq!(
             (theirs >= 0, is_attached(theirs, 0)),

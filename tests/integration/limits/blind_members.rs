@@ -1,7 +1,6 @@
-//! Members of a group that cannot look at each other, whose page loses its name, or who are removed: the group's limit
-//! holds, and nobody is taken for dead who is not.
+//! Members of a group that cannot look at each other, or who are removed: the group's limit holds, and nobody is taken for
+//! dead who is not.
 
-use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -149,41 +148,6 @@ fn two_time_namespaces_agree_about_a_process() {
     unsafe { libc::kill(pid as i32, libc::SIGKILL) };
     there.child.wait().unwrap();
     assert_eq!(here.result("a 1000"), 0);
-}
-
-#[test]
-fn who_joins_after_the_directory_was_removed_shares_the_limit() {
-    let group = Group::new("removed");
-    let mut first = group.start();
-    assert_eq!(first.result("a 2000"), 0);
-    let (entry, segment) = (group.of.entry(), group.of.segment());
-    for all in [false, true] {
-        fs::remove_dir_all(group.of.directory()).unwrap();
-        if all {
-            // As systemd does at a user's logout.
-            // SAFETY: takes no pointer.
-            unsafe { libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut()) };
-        }
-        let mut second = group.start();
-        assert_eq!((second.result("a 2000"), second.result("a 100")), (2, 0));
-        assert_eq!(group.of.entry(), entry, "it is the same page");
-        assert_eq!(first.result("a 1500"), 2);
-    }
-}
-
-#[test]
-fn a_member_gives_its_page_the_name_again() {
-    let group = Group::new("name");
-    let mut member = group.start();
-    assert_eq!(member.result(HALF), 0);
-    let entry = group.of.entry();
-    fs::remove_dir_all(group.of.directory()).unwrap();
-    // It does at one of its calls.
-    eventually(|| member.result("c 1"), |_| group.of.directory().exists());
-    assert_eq!(group.of.entry(), entry);
-    group.is_said(&member, "its name in memory was removed");
-    group.memory.says(&[], &format!("cap --group {} 3GiB", group.of.0));
-    assert_eq!(member.result("a 1200"), 2);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Processes that share a budget.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -224,20 +224,12 @@ fn a_group_holds_for_128_devices_and_gives_nothing_of_more() {
 }
 
 #[test]
-fn a_page_that_could_be_anothers_fails_closed() {
-    let (name, state) = (Group::new("link"), Scratch::new());
-    // Makes the directory, if it is not there.
-    InteractiveProgram::start(exact(&name, &state, 3072, 2)).end();
-    std::fs::remove_dir_all(name.directory()).unwrap();
-    std::os::unix::fs::symlink(state.0.join("elsewhere"), name.directory()).unwrap();
+fn a_group_without_a_right_name_fails_closed() {
     let bad = Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "a/b");
-    for (setup, why) in [(exact(&name, &state, 3072, 2), "is a link"), (bad, "letters")] {
-        let refused = Program::c("interactive").run(setup);
-        assert_eq!(refused.status, 98, "cuInit fails");
-        let said = refused.stderr;
-        assert!(said.contains("VRAMTRACE_CAP_GROUP=") && said.contains(why), "{said}");
-    }
-    assert!(!state.0.join("elsewhere").exists());
+    let refused = Program::c("interactive").run(bad);
+    assert_eq!(refused.status, 98, "cuInit fails");
+    let said = refused.stderr;
+    assert!(said.contains("VRAMTRACE_CAP_GROUP=") && said.contains("letters"), "{said}");
 }
 
 #[test]
@@ -261,14 +253,6 @@ fn a_job_has_a_budget_of_its_own_that_ends_with_it() {
     let printed = |name: &str| std::fs::read_to_string(scratch.0.join(name)).unwrap();
     assert!(printed("first").starts_with("ready\n0\n"), "{}", printed("first"));
     assert_eq!(printed("second"), "ready\n2\n0\n");
-    let directory = format!("/dev/shm/vramtrace-{}", testkit::user());
-    let left = std::fs::read_dir(directory).unwrap().flatten();
-    let run_pages = left.filter(|entry| {
-        let name = entry.file_name().into_string().unwrap();
-        let pid = name.strip_prefix("group.run-").and_then(|name| name.split('-').next());
-        pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
-    });
-    assert_eq!(run_pages.count(), 0, "its page is gone");
     scratch.fails(2, "run --job-cap 8 -- true", "--job-cap `8`");
 }
 
@@ -283,7 +267,7 @@ fn library_of_another_version() -> Option<(Scratch, PathBuf)> {
     }
     let mut at = 0..library.len() - 7;
     let found: Vec<usize> =
-        at.by_ref().filter(|at| library[*at..].starts_with(b"vtgroup3")).collect();
+        at.by_ref().filter(|at| library[*at..].starts_with(b"vtgroup4")).collect();
     assert!(!found.is_empty(), "the first word of a page stands in the code");
     found.into_iter().for_each(|at| library[at + 7] = b'2');
     let scratch = Scratch::new();
@@ -306,10 +290,9 @@ fn a_library_with_another_layout_is_refused_whichever_comes_first() {
         let refused = Program::c("interactive").run(setup(later));
         assert_eq!(refused.status, 98, "{}{}", refused.stdout, refused.stderr);
         let line = format!(
-            "VRAMTRACE_CAP_GROUP={}: {} is a group of another version of this library, and its \
+            "VRAMTRACE_CAP_GROUP={}: it is a group of another version of this library, and its \
              processes run; use another name, or start all processes of the group with one version",
-            name.0,
-            name.directory().display()
+            name.0
         );
         let printed = format!("{}{}", refused.stdout, refused.stderr);
         assert!(printed.contains(&line), "{printed}");
@@ -319,9 +302,6 @@ fn a_library_with_another_layout_is_refused_whichever_comes_first() {
         assert_eq!((one.result("f"), same.result("a 1000")), (0, 0));
         let is_listed = |group: &Value| group["name"] == name.0.as_str();
         assert_eq!(groups().as_array().unwrap().iter().any(is_listed), first == 0);
-        let wrong = String::from_utf8(state.run("ps").stderr).unwrap();
-        let says = format!("{} is not a page of this version", name.directory().display());
-        assert_eq!(wrong.contains(&says), first == 1, "{wrong}");
         drop((one, same));
         // Nobody is in it any more: the name is free for either.
         let mut again = InteractiveProgram::start(setup(later));

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testkit::{InteractiveProgram, Program, Scratch, Setup, bin_dir, reachable, skip_here};
+use testkit::{InteractiveProgram, Scratch, Setup, bin_dir, reachable, skip_here};
 
 /// A user of the test's own, and the directory of its pages, which goes with it.
 struct User(u32);
@@ -28,20 +28,9 @@ impl User {
         format!("/dev/shm/vramtrace-{}", self.0).into()
     }
 
-    fn page(&self) -> PathBuf {
-        self.directory().join("group.job")
-    }
-
     fn clear(&self) {
         let _ = std::fs::remove_file(self.directory());
         let _ = std::fs::remove_dir_all(self.directory());
-    }
-
-    /// The directory, as this user would make it.
-    fn make(&self) {
-        self.clear();
-        std::fs::create_dir(self.directory()).unwrap();
-        give(&self.directory(), self.0, 0o700);
     }
 
     fn setup(&self) -> Setup {
@@ -57,19 +46,6 @@ impl User {
         let printed = String::from_utf8_lossy(&run.stderr);
         assert_eq!(run.status.code(), Some(status), "{line}: {printed}");
         assert!(says.iter().all(|part| printed.contains(part)), "{line}: {says:?}: {printed}");
-    }
-
-    #[track_caller]
-    fn group_is_refused(&self, place: &Path, shim_says: &str, command_says: &str) {
-        let place = place.to_str().unwrap();
-        self.gets("cap --group job 1GiB", 2, &[place, command_says]);
-        // A program in the group says so at its first call, which fails.
-        let setup = self.setup().env("VRAMTRACE_CAP_GROUP", "job:4GiB");
-        let run = Program::c("interactive").run(setup);
-        assert_eq!(run.status, 98, "cuInit fails: {}", run.stderr);
-        for part in ["VRAMTRACE_CAP_GROUP=job", place, shim_says] {
-            assert!(run.stderr.contains(part), "{part}: {}", run.stderr);
-        }
     }
 }
 
@@ -104,7 +80,6 @@ fn a_directory_that_could_be_anothers_is_refused() {
             std::fs::create_dir(&place).unwrap();
             give(&place, owner, mode);
         }
-        user.group_is_refused(&place, says, says);
         // Without a group the program runs unchanged: only its live page is missing, which a message states.
         let mut process = InteractiveProgram::start(user.setup().cap("2GiB"));
         assert_eq!(process.results("a 100, a 4000"), [0, 2], "{says}");
@@ -117,40 +92,6 @@ fn a_directory_that_could_be_anothers_is_refused() {
         let left = std::fs::read_dir(&elsewhere.0).unwrap().count();
         assert_eq!(left, 0, "nothing was made where the link leads");
     }
-}
-
-#[test]
-fn a_page_that_could_be_anothers_is_refused() {
-    let Some(user) = User::new(2) else { return };
-    let page = user.page();
-    let elsewhere = Scratch::reachable();
-    let target = elsewhere.0.join("target");
-    std::fs::write(&target, "mine").unwrap();
-    give(&target, user.0, 0o600);
-    let directory = |path: &Path| std::fs::create_dir(path).unwrap();
-    let filled = |path: &Path| {
-        directory(path);
-        std::fs::write(path.join("notes"), "").unwrap();
-    };
-    let link = |path: &Path| symlink(&target, path).unwrap();
-    let file = |path: &Path| std::fs::write(path, "").unwrap();
-    let (open, foreign) = ("open to others (mode 777)", "belongs to user 0");
-    let of_version = ["not a group page of this version", "not a page of this version"];
-    type Make<'m> = &'m dyn Fn(&Path);
-    let cases: [(Make, [u32; 2], [&str; 2]); 5] = [
-        (&directory, [user.0, 0o777], [open, open]),
-        (&directory, [0, 0o700], [foreign, foreign]),
-        (&link, [user.0, 0o700], ["link", "link"]),
-        (&file, [user.0, 0o700], ["not a directory", "Not a directory"]),
-        (&filled, [user.0, 0o700], of_version),
-    ];
-    for (make, [owner, mode], [shim, command]) in cases {
-        user.make();
-        make(&page);
-        give(&page, owner, mode);
-        user.group_is_refused(&page, shim, command);
-    }
-    assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine", "nothing was written there");
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! A group that no other test uses, and its page.
 
-use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 
-use vramtrace_format::group::{GROUP_WORDS, GroupPage};
+use vramtrace_format::group::{GROUP_BYTES, GROUP_WORDS, GroupPage};
 
-/// Its name. The directory of its page is removed with it.
+/// Its name.
 pub struct Group(pub String);
 
 impl Group {
@@ -13,33 +12,33 @@ impl Group {
         Group(format!("test-{what}-{}", std::process::id()))
     }
 
-    pub fn directory(&self) -> PathBuf {
-        format!("/dev/shm/vramtrace-{}/group.{}", crate::user(), self.0).into()
-    }
-
-    /// The name of the only file there, by which the page is found.
-    pub fn entry(&self) -> String {
-        let mut files = std::fs::read_dir(self.directory()).unwrap();
-        files.next().unwrap().unwrap().file_name().into_string().unwrap()
-    }
-
-    pub fn segment(&self) -> i32 {
-        self.entry().split('.').nth(1).unwrap().parse().unwrap()
-    }
-
+    /// Its page, found as members find it.
     pub fn page(&self) -> GroupPage<'static> {
-        // SAFETY: a segment of a group's size, attached until the test ends.
-        let words = unsafe {
-            let at = libc::shmat(self.segment(), std::ptr::null(), 0);
-            assert_ne!(at as isize, -1);
-            &*at.cast::<[AtomicU64; GROUP_WORDS]>()
-        };
-        GroupPage::look(words).unwrap()
+        let pages = segments().into_iter().filter_map(|id| {
+            // SAFETY: a segment of a group's length, attached until the test ends.
+            let words = unsafe {
+                let at = libc::shmat(id, std::ptr::null(), 0);
+                (at as isize != -1).then(|| &*at.cast::<[AtomicU64; GROUP_WORDS]>())
+            };
+            GroupPage::look(words?).filter(|page| page.name() == self.0)
+        });
+        let mut pages: Vec<_> = pages.collect();
+        assert_eq!(pages.len(), 1, "a group has one page");
+        pages.remove(0)
     }
 }
 
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(self.directory());
-    }
+/// The segments of a group's length.
+fn segments() -> Vec<i32> {
+    const SHM_STAT: i32 = 13;
+    const SHM_INFO: i32 = 14;
+    let ask = |index, what| {
+        // SAFETY: there is room for the answer to either.
+        unsafe {
+            let mut stat: libc::shmid_ds = std::mem::zeroed();
+            (libc::shmctl(index, what, &mut stat), stat)
+        }
+    };
+    let found = (0..=ask(0, SHM_INFO).0).map(|index| ask(index, SHM_STAT));
+    found.filter(|(id, stat)| *id >= 0 && stat.shm_segsz == GROUP_BYTES).map(|(id, _)| id).collect()
 }

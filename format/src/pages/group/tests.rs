@@ -25,8 +25,8 @@ const UUID: [u8; 16] = [7; 16];
 #[test]
 fn the_lowest_member_limit_holds_until_a_limit_is_set_by_command() {
     let words = words();
-    let page = GroupPage::open(&words, 9).unwrap();
-    assert_eq!(GroupPage::open(&words, 8).err(), Some(Unusable::OtherNamespace));
+    let page = GroupPage::make(&words, "a", 9);
+    assert!(page.is_of_namespace(9) && page.is_of_namespace(0) && !page.is_of_namespace(8));
     let (a, b) = (join(page, 1), join(page, 2));
     let device = page.device(&UUID, 3, 100).unwrap();
     assert_eq!(page.device(&UUID, 0, 100), Some(device), "the same by another ordinal");
@@ -49,7 +49,7 @@ fn the_lowest_member_limit_holds_until_a_limit_is_set_by_command() {
 #[test]
 fn an_exited_member_is_removed_once_with_its_count_and_limit() {
     let words = words();
-    let page = GroupPage::open(&words, 9).unwrap();
+    let page = GroupPage::make(&words, "a", 9);
     let device = page.device(&UUID, 0, 100).unwrap();
     let dead = join(page, 1);
     let me = join(page, 2);
@@ -68,7 +68,7 @@ fn an_exited_member_is_removed_once_with_its_count_and_limit() {
 #[test]
 fn a_group_has_at_most_128_devices() {
     let words = words();
-    let page = GroupPage::open(&words, 9).unwrap();
+    let page = GroupPage::make(&words, "a", 9);
     let uuid = |n: usize| std::array::from_fn(|at| if at == 0 { n as u8 } else { 1 });
     for n in 0..GROUP_DEVICES {
         assert_eq!(page.device(&uuid(n), n as u8, 100), Some(n));
@@ -83,19 +83,25 @@ fn a_group_has_at_most_128_devices() {
 }
 
 #[test]
-fn a_page_of_another_version_is_recognised() {
-    let of =
-        |magic: &[u8; 8], made| is_of_other_version([u64::from_le_bytes(*magic), 9, 1, made], 77);
-    assert!(of(b"vtgroup2", 77) && of(b"vtgroup9", 77));
-    assert!(!of(b"vtgroup3", 77), "this version");
-    assert!(!of(b"vtgroup2", 78), "another group");
-    assert!(!of(b"vtlive\0\0", 77));
+fn a_page_has_its_name_and_one_of_another_version_is_recognised() {
+    let (words, longest) = (words(), "x".repeat(64));
+    assert!(GroupPage::look(&words).is_none());
+    let page = GroupPage::make(&words, &longest, 9);
+    assert_eq!((page.name(), page.turn(), page.devices().count()), (longest.clone(), 0, 0));
+    let other = |magic: &[u8; 8], name: &str| {
+        words[0].store(u64::from_le_bytes(*magic), SeqCst);
+        is_of_other_version(&words, name)
+    };
+    assert!(other(b"vtgroup2", &longest) && other(b"vtgroup9", &longest));
+    assert!(!other(b"vtgroup4", &longest), "this version");
+    assert!(!other(b"vtgroup2", "x"), "another group");
+    assert!(!other(b"vtlive\0\0", &longest));
 }
 
 #[test]
 fn settled_omits_members_with_a_request_in_flight() {
     let words = words();
-    let page = GroupPage::open(&words, 9).unwrap();
+    let page = GroupPage::make(&words, "a", 9);
     let device = page.device(&UUID, 0, 100).unwrap();
     let [a, b, c] = [1, 2, 3].map(|pid| join(page, pid));
     for (slot, count) in [(a, 1), (b, 20), (c, 300)] {
@@ -120,7 +126,7 @@ fn settled_omits_members_with_a_request_in_flight() {
 #[test]
 fn a_member_killed_while_emptying_a_slot_is_replaced() {
     let words = words();
-    let page = GroupPage::open(&words, 9).unwrap();
+    let page = GroupPage::make(&words, "a", 9);
     let device = page.device(&UUID, 0, 100).unwrap();
     let dead = join(page, 1);
     join(page, 2);
@@ -133,36 +139,20 @@ fn a_member_killed_while_emptying_a_slot_is_replaced() {
 }
 
 #[test]
-fn a_member_that_leaves_takes_its_count_with_it_and_who_is_none_cannot() {
-    let words = words();
-    let page = GroupPage::open(&words, 9).unwrap();
-    let device = page.device(&UUID, 0, 100).unwrap();
-    let slot = join(page, 1);
-    page.count(slot, device).store(70, SeqCst);
-    page.leave(slot, member(2));
-    assert!(page.is_member(slot, member(1)) && page.sum(device) == 70);
-    page.leave(slot, member(1));
-    assert!(!page.is_member(slot, member(1)) && page.sum(device) == 0);
-}
-
-#[test]
 fn whom_nobody_can_check_stays() {
     let words = words();
-    let page = GroupPage::open(&words, 0).unwrap();
-    assert!(GroupPage::open(&words, 9).is_ok(), "the first did not know its namespace");
+    let page = GroupPage::make(&words, "a", 0);
+    assert!(page.is_of_namespace(9), "the first did not know its namespace");
     page.join(member(1), |_| Life::Unknown).unwrap();
     page.join(member(2), |_| Life::Unknown).unwrap();
     assert!(!page.remove_dead_members(member(2), |_| Life::Unknown));
     assert_eq!(page.members().count(), 2);
-    assert!(!page.is_group_of("a", 9), "it was given no name");
-    assert!(page.is_named("a") && !page.is_named("b"));
-    assert!(page.is_group_of("a", 9) && page.is_group_of("a", 0) && !page.is_group_of("a", 8));
 }
 
 #[test]
 fn a_new_run_clears_the_limits_set_in_the_last() {
     let words = words();
-    let page = GroupPage::open(&words, 9).unwrap();
+    let page = GroupPage::make(&words, "a", 9);
     let device = page.device(&UUID, 0, 100).unwrap();
     join(page, 1);
     let (at, word) = limit_order(device, Some(90));
@@ -177,7 +167,7 @@ fn a_new_run_clears_the_limits_set_in_the_last() {
 #[cfg_attr(miri, ignore = "256 members that look at each other take minutes")]
 fn a_full_group_accepts_a_member_only_after_one_has_exited() {
     let words = words();
-    let page = GroupPage::open(&words, 9).unwrap();
+    let page = GroupPage::make(&words, "a", 9);
     for pid in 1..=GROUP_MEMBERS as u32 {
         assert!(page.join(member(pid), |_| Life::Alive).is_some());
     }
@@ -191,7 +181,7 @@ fn threads_remove_each_exited_member_once() {
     let (times, dead) = if cfg!(miri) { (1, 8) } else { (50, 64) };
     for _ in 0..times {
         let words = words();
-        let page = GroupPage::open(&words, 9).unwrap();
+        let page = GroupPage::make(&words, "a", 9);
         for pid in 1..=dead {
             join(page, pid);
         }

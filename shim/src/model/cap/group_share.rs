@@ -142,7 +142,7 @@ mod tests {
         let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
         let words: Box<[AtomicU64; GROUP_WORDS]> = words.into_boxed_slice().try_into().unwrap();
         let words = Box::leak(words);
-        (GroupPage::open(words, 1).unwrap(), words)
+        (GroupPage::make(words, "a", 1), words)
     }
 
     fn budget(page: GroupPage<'static>, pid: u32, limit: u64) -> Budget {

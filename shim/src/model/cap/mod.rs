@@ -247,11 +247,11 @@ impl Cap {
         self.group.as_ref().inspect(|group| group.reap());
     }
 
-    /// Joins the group again, with what this process holds, if it was removed or the page has lost its name. Called before
-    /// a refusal, and from time to time at the end of a call.
+    /// Joins the group again, with what this process holds, if it was removed. Called before a refusal, and from time to
+    /// time at the end of a call.
     pub fn keep_group(&self) {
         let Some(group) = &self.group else { return };
-        if group.is_lost_as_seen() {
+        if group.is_lost() {
             self.join_again(group);
         }
         self.devices.iter().for_each(|cap| cap.budget.align());
