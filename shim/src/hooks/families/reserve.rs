@@ -10,7 +10,8 @@ pub fn address_reserve(call: Call<impl Row>, ptr: Out<u64>, size: usize) -> CUre
         let site = site_at(p, call.api(), None, current_target(p));
         let (stack, restored) = (stack(p), false);
         let mut vmm = p.vmm.lock();
-        vmm.reserve(address, size, site, stack);
+        // Reservations that overlap it were freed by calls that were not seen.
+        drop(vmm.space.reserve(address, size, site, stack));
         p.trace_writer.record(&Event::AddressReserve { address, size, site, stack, restored });
     })
 }
@@ -30,13 +31,13 @@ pub fn address_free(call: Call<impl Row>, address: u64, size: usize) -> CUresult
     let mut vmm = p.vmm.lock();
     match announced {
         Some(freed) if result != CUDA_SUCCESS => {
-            vmm.take_back(&freed);
+            vmm.space.restore(&freed);
             let (site, stack) = (freed.reservation.site, freed.reservation.stack);
             let restored = true;
             p.trace_writer.record(&Event::AddressReserve { address, size, site, stack, restored });
         }
         // The driver freed the range, so mappings that the model still has in it were removed unseen.
-        None if result == CUDA_SUCCESS && vmm.freed(address) => announce(),
+        None if result == CUDA_SUCCESS && vmm.space.free(address).is_some() => announce(),
         _ => {}
     }
     result

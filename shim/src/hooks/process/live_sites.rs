@@ -92,11 +92,11 @@ fn largest(p: &'static Process) -> Vec<LiveSite> {
 /// the one that mapped it again.
 fn credit_original_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
     let vmm = p.vmm.lock();
-    if !vmm.ever_slept() {
+    if !vmm.space.ever_slept() {
         return;
     }
     let mut seen: Map<u64, ()> = Map::default();
-    for mapping in vmm.mappings() {
+    for mapping in vmm.space.mappings() {
         let Some(woken) = mapping.woken else { continue };
         let Some(object) = vmm.object(mapping.object) else { continue };
         // Each object once, as the post-mortem counts it.
@@ -133,10 +133,10 @@ fn credit_original_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
 fn subtract_paused(p: &'static Process, all: &mut [SummaryHolder]) {
     let unbacked = {
         let vmm = p.vmm.lock();
-        if vmm.asleep().next().is_none() {
+        if vmm.space.asleep().next().is_none() {
             return;
         }
-        vmm.unbacked()
+        vmm.space.unbacked()
     };
     let mut paused: Map<(DeviceId, StackId), u64> = Map::default();
     for device in p.devices() {

@@ -67,7 +67,7 @@ impl ProcessView for Process {
                 .of(device)
                 .map_or(0, |cache| cache.reserved.saturating_sub(cache.allocated)),
             resident: counters.live,
-            paused: self.vmm.lock().asleep_on(device),
+            paused: self.vmm.lock().space.asleep_on(device),
         }
     }
 
@@ -92,7 +92,7 @@ impl ProcessView for Process {
     /// After memory was unmapped and mapped again the ledger's sums lack its owners, and those of samples are no sums of
     /// blocks: then no summary is written, and the reader replays the trace.
     fn can_sum_up(&self) -> bool {
-        self.block_sampling.is_none() && !self.vmm.lock().ever_slept()
+        self.block_sampling.is_none() && !self.vmm.lock().space.ever_slept()
     }
 
     fn summary_of_driver(&self) -> Option<Vec<SummaryDriver>> {
@@ -130,19 +130,19 @@ impl ProcessView for Process {
         });
         let vmm = self.vmm.lock();
         // Reservations first, since the mappings that follow lie in them.
-        for reservation in vmm.reservations() {
+        for reservation in vmm.space.reservations() {
             let (address, size, site, stack) =
                 (reservation.address, reservation.size, reservation.site, reservation.stack);
             let (device, asleep) = (DeviceId::UNKNOWN, false);
             emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
         }
-        for piece in vmm.asleep() {
+        for piece in vmm.space.asleep() {
             let (address, size) = (piece.address, piece.size);
             let (site, stack, device) = (SiteId(0), piece.owner.stack, piece.owner.device);
             let asleep = true;
             emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
         }
-        for mapping in vmm.mappings() {
+        for mapping in vmm.space.mappings() {
             let (address, size, offset, object) =
                 (mapping.address, mapping.size, mapping.offset, mapping.object);
             let woken = mapping.woken.map(|woken| (woken.owner.stack, woken.by));

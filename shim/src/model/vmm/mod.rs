@@ -10,7 +10,6 @@
 //! only when all calls that dropped a reference have returned.
 
 mod objects;
-mod reservations;
 mod state;
 mod ties;
 

@@ -119,7 +119,7 @@ fn run(seed: u64, steps: u32) {
                 if model.space.reservation(slot.start).is_some() {
                     continue;
                 }
-                state.reserve(slot_at, RESERVED * UNIT, SiteId(0), StackId(9));
+                drop(state.space.reserve(slot_at, RESERVED * UNIT, SiteId(0), StackId(9)));
                 model.space.reserve(slot);
                 Settled::default()
             }
@@ -128,7 +128,7 @@ fn run(seed: u64, steps: u32) {
                 let known = model.space.reservation(slot.start).is_some();
                 assert_eq!(freed.is_some(), known && !model.space.is_mapped(slot.clone()));
                 match freed {
-                    Some(freed) if !done => state.take_back(&freed),
+                    Some(freed) if !done => state.space.restore(&freed),
                     Some(_) => model.space.free(&slot),
                     None => continue,
                 }

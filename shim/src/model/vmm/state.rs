@@ -4,7 +4,7 @@ use crate::runtime::fallible::{MakeRoom, TryPush, vec_of};
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::reserve;
-use vramtrace_format::address_space::{self, AddressSpace, Mapping, Taken};
+use vramtrace_format::address_space::{self, AddressSpace, Freed, Mapping, Taken};
 use vramtrace_format::{DeviceId, StackId};
 
 use super::objects::{Change, Object, What};
@@ -65,7 +65,7 @@ pub struct State<P> {
     objects: Map<u64, Object<P>>,
     last: u64,
     handles: Map<u64, Handle>,
-    pub(super) space: AddressSpace,
+    pub space: AddressSpace,
     ties: Ties,
 }
 
@@ -92,10 +92,6 @@ impl<P> State<P> {
 
     pub fn by_handle(&self, handle: u64) -> Option<u64> {
         self.handles.get(&handle).map(|known| known.object)
-    }
-
-    pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
-        self.space.mappings()
     }
 
     /// Makes room for one more object and its handle, before the driver's call.
@@ -255,6 +251,16 @@ impl<P> State<P> {
         }
         dropped.undo = Undo::Mappings(taken);
         dropped
+    }
+
+    /// Before cuMemAddressFree. As for all frees, the free of a reservation is announced before the driver's call; otherwise
+    /// another thread could be given the addresses first. `None`: nothing is announced, since the driver will refuse
+    /// (something is mapped there), or since the reservation is not known.
+    pub fn begin_free(&mut self, address: u64, size: u64) -> Option<Freed> {
+        let known = self.space.reservation_at(address)?;
+        let exact = known.address == address && known.size == size;
+        let empty = self.space.touching(address, size).next().is_none();
+        if exact && empty { self.space.free(address) } else { None }
     }
 
     /// Before ties are cut: an unbind, an unmapped tile, an array that is destroyed.

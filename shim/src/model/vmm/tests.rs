@@ -1,7 +1,7 @@
-//! The orders in which programs create, map, release and unmap.
+//! What the random sequences of `model_test.rs` have not: calls that are under way at once, imports, multicast objects.
 
 use super::*;
-use vramtrace_format::{DeviceId, StackId};
+use vramtrace_format::{DeviceId, SiteId, StackId};
 
 const GPU: DeviceId = DeviceId(0);
 
@@ -37,71 +37,6 @@ fn finish(state: &mut State<()>, dropped: Dropped) -> bool {
     ended > 0
 }
 
-fn retain(state: &mut State<()>, address: u64, handle: u64) {
-    let object = state.hold_address(address).expect("mapped");
-    state.held_by_handle(object, handle);
-}
-
-#[test]
-fn nccl_frees_retain_release_unmap_release() {
-    let mut s = state();
-    create(&mut s, 1);
-    map(&mut s, 1, 100);
-    retain(&mut s, 105, 1);
-    assert!(!release(&mut s, 1));
-    assert!(!unmap(&mut s, 100, 10));
-    assert!(release(&mut s, 1));
-    assert!(s.begin_release(1).is_none());
-}
-
-#[test]
-fn nccl_inspects_with_retain_and_release() {
-    let mut s = state();
-    create(&mut s, 1);
-    map(&mut s, 1, 100);
-    for handle in [1, 9] {
-        retain(&mut s, 100, handle);
-        assert!(!release(&mut s, handle));
-    }
-    assert!(!release(&mut s, 1));
-    assert!(unmap(&mut s, 100, 10));
-}
-
-#[test]
-fn released_first_it_lives_until_the_last_of_two_maps() {
-    let mut s = state();
-    create(&mut s, 1);
-    map(&mut s, 1, 100);
-    map(&mut s, 1, 200);
-    assert!(!release(&mut s, 1));
-    assert!(!unmap(&mut s, 200, 10));
-    assert!(unmap(&mut s, 100, 10));
-}
-
-#[test]
-fn one_unmap_over_several_maps_ends_each() {
-    let mut s = state();
-    for handle in 1..=3 {
-        create(&mut s, handle);
-        map(&mut s, handle, handle * 10);
-        release(&mut s, handle);
-    }
-    let dropped = s.begin_unmap(10, 30);
-    assert_eq!(dropped.ended, [1, 2, 3]);
-    assert_eq!(s.settle(dropped, true).ended.len(), 3);
-}
-
-#[test]
-fn a_partial_unmap_keeps_the_rest_alive() {
-    let mut s = state();
-    create(&mut s, 1);
-    map(&mut s, 1, 100);
-    assert!(!release(&mut s, 1));
-    assert!(!unmap(&mut s, 103, 4));
-    assert!(!unmap(&mut s, 100, 3));
-    assert!(unmap(&mut s, 107, 3));
-}
-
 #[test]
 fn a_refused_unmap_puts_everything_back() {
     let mut s = state();
@@ -117,16 +52,6 @@ fn a_refused_unmap_puts_everything_back() {
     assert_eq!(dropped.ended, [number]);
     assert_eq!(s.settle(dropped, false).revived, [number]);
     assert!(unmap(&mut s, 100, 10));
-}
-
-#[test]
-fn a_refused_release_keeps_the_handle() {
-    let mut s = state();
-    let number = create(&mut s, 1);
-    let dropped = s.begin_release(1).expect("known");
-    assert_eq!(dropped.ended, [number]);
-    assert_eq!(s.settle(dropped, false).revived, [number]);
-    assert!(release(&mut s, 1));
 }
 
 #[test]
@@ -151,16 +76,6 @@ fn a_retain_under_way_keeps_it_from_ending() {
     assert!(!unmap(&mut s, 100, 10));
     s.held_by_handle(object, 1);
     assert!(release(&mut s, 1));
-}
-
-#[test]
-fn a_failed_map_may_be_what_ends_it() {
-    let mut s = state();
-    let number = create(&mut s, 1);
-    let held = s.hold_handle(1).expect("known");
-    assert!(!release(&mut s, 1));
-    let settled = s.drop_hold(held);
-    assert_eq!(settled.ended.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [number]);
 }
 
 #[test]
@@ -214,4 +129,28 @@ fn a_bind_by_address_holds_each_object_of_the_range() {
         map(&mut s, handle, handle * 10);
     }
     assert_eq!(s.hold_range(15, 10).unwrap(), [(1, 0, 5), (2, 5, 5)]);
+}
+
+#[test]
+fn a_free_is_announced_where_the_driver_can_agree() {
+    let mut state: State<()> = State::default();
+    drop(state.space.reserve(100, 20, SiteId(1), StackId(2)));
+    assert!(state.begin_free(100, 10).is_none(), "another size");
+    assert!(state.begin_free(110, 10).is_none(), "another address");
+    state.created(1, What::Device, DeviceId(0), 20);
+    let object = state.hold_handle(1).expect("created");
+    let _ = state.held_by_mapping(Mapping::new(100, 20, 0, object), StackId(3));
+    assert!(state.begin_free(100, 20).is_none(), "mapped");
+    state.object_mut(object).expect("mapped").maker = StackId(7);
+    let dropped = state.begin_unmap(100, 20);
+    let _ = state.settle(dropped, true);
+    let owners: Vec<u32> = state.space.asleep().map(|piece| piece.owner.stack.0).collect();
+    assert_eq!(owners, [7]);
+    assert_eq!((state.space.asleep_on(DeviceId(0)), state.space.ever_slept()), (20, true));
+    let freed = state.begin_free(100, 20).expect("nothing is mapped");
+    assert_eq!((state.space.reservations().count(), state.space.asleep().count()), (0, 0));
+    assert_eq!(state.space.asleep_on(DeviceId(0)), 0);
+    state.space.restore(&freed);
+    assert_eq!((state.space.reservations().count(), state.space.asleep().count()), (1, 1));
+    assert!(state.space.free(100).is_some() && state.space.free(100).is_none());
 }

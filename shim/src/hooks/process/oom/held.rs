@@ -97,14 +97,14 @@ pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
     let mut mapped: Vec<(u64, Range<u64>)> = Vec::new();
     let (unbacked, asleep) = {
         let vmm = p.vmm.lock();
-        for mapping in vmm.mappings() {
+        for mapping in vmm.space.mappings() {
             let range = mapping.address..mapping.address.saturating_add(mapping.size);
             let _ = mapped.try_push((mapping.object, range));
             if let Some(woken) = mapping.woken {
                 let _ = owners.get_or_insert(mapping.object, woken.owner.stack);
             }
         }
-        (vmm.unbacked(), vmm.asleep_on(device))
+        (vmm.space.unbacked(), vmm.space.asleep_on(device))
     };
     let (mut blocks, mut too_many, mut paused) = (Vec::new(), false, 0u64);
     let mut by_stack = Map::default();
