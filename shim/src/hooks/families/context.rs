@@ -13,7 +13,7 @@ use crate::hooks::process::state;
 use crate::hooks::process::target::{announce, arrival, is_inactive, known_device, record_created};
 use crate::model::attribution::driver_internal::DriverActivity;
 use crate::model::cap::{Reservation, Turn};
-use crate::model::contexts::{Ending, Step};
+use crate::model::contexts::{By, Ending, Reference, Step};
 use crate::model::devices::Device;
 use crate::model::ledger::ContextTotals;
 use crate::model::stream_captures::Ending as Captures;
@@ -50,7 +50,7 @@ pub fn create(call: Call<impl Row>, ctx: Out<Ctx>, device: i32) -> CUresult {
             ended_unseen(p, &stale);
         }
         let arrival = arrival(p, handle, device_id(device));
-        let seen = p.contexts.created(arrival, |context| announce(p, context));
+        let seen = p.contexts.arrive(arrival, By::Creation, |context| announce(p, context));
         if let Some(making) = making {
             making.made(call, seen.target);
         }
@@ -65,7 +65,7 @@ pub fn primary_retain(call: Call<impl Row>, ctx: Out<Ctx>, device: i32) -> CUres
     };
     gave(call.forward(), ctx, |ctx| {
         let arrival = arrival(p, ctx as u64, id);
-        let seen = p.contexts.retained(arrival, |context| announce(p, context));
+        let seen = p.contexts.arrive(arrival, By::Retain, |context| announce(p, context));
         if let Some(making) = making.filter(|_| seen.new) {
             making.made(call, seen.target);
         }
@@ -90,7 +90,7 @@ pub fn green_create(call: Call<impl Row>, ctx: Out<GreenCtx>, device: i32) -> CU
             result
         }
     };
-    gave(result, ctx, |ctx| p.contexts.green_created(ctx as u64, id))
+    gave(result, ctx, |ctx| p.contexts.refer(Reference::Green(ctx as u64, id)))
 }
 
 pub fn green_destroy(call: Call<impl Row>, ctx: GreenCtx) -> CUresult {
@@ -102,7 +102,7 @@ pub fn destroy(call: Call<impl Row>, ctx: Ctx) -> CUresult {
 }
 
 pub fn attach(call: Call<impl Row>, ctx: Out<Ctx>) -> CUresult {
-    gave(call.forward(), ctx, |ctx| call.p.contexts.attached(ctx as u64))
+    gave(call.forward(), ctx, |ctx| call.p.contexts.refer(Reference::Attached(ctx as u64)))
 }
 
 pub fn detach(call: Call<impl Row>, ctx: Ctx) -> CUresult {
@@ -133,7 +133,8 @@ pub fn primary_reset(call: Call<impl Row>, device: i32) -> CUresult {
         && let Some((handle, bytes)) = handle_and_bytes
         && !is_inactive(device)
     {
-        let seen = p.contexts.register(arrival(p, handle, id), |context| announce(p, context));
+        let seen =
+            p.contexts.arrive(arrival(p, handle, id), By::Use, |context| announce(p, context));
         if seen.new {
             p.contexts.set_bytes(seen.target.context, bytes);
         }

@@ -7,7 +7,7 @@ use crate::hooks::process::device_query;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::say_once;
 use crate::model::contexts::Target;
-use crate::model::contexts::{Arrival, Context};
+use crate::model::contexts::{Arrival, By, Context};
 use crate::model::devices::Device;
 use crate::model::ledger::{DEVICES, device_index};
 use crate::trace_writer::maintenance::ProcessView;
@@ -55,7 +55,7 @@ fn register(p: &'static Process, handle: u64) -> Target {
         return NO_TARGET;
     }
     known_device(p, device);
-    p.contexts.register(arrival(p, handle, device), |context| announce(p, context)).target
+    p.contexts.arrive(arrival(p, handle, device), By::Use, |context| announce(p, context)).target
 }
 
 /// The device of a context. The query needs it to be current, so it is pushed and popped.

@@ -44,7 +44,8 @@ pub struct Arrival {
 
 /// The call by which a context arrives.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+pub enum By {
+    /// cuCtxCreate.
     Creation,
     /// It is current on a thread.
     Use,
@@ -97,7 +98,9 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     Primary(DeviceId),
+    /// By cuCtxAttach, of this context.
     Attached(u64),
+    /// A green context, which keeps the device's primary context alive.
     Green(u64, DeviceId),
 }
 
@@ -156,23 +159,8 @@ impl Contexts {
         self.state.lock().known(handle)
     }
 
-    /// Adds a context that cuCtxCreate returned. If it is new, `announce` defines and records it before
-    /// its id is used.
-    pub fn created(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Seen {
-        self.arrive(arrival, By::Creation, announce)
-    }
-
-    /// The same for a context that is current on a thread.
-    pub fn register(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Seen {
-        self.arrive(arrival, By::Use, announce)
-    }
-
-    /// cuDevicePrimaryCtxRetain returned this context.
-    pub fn retained(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Seen {
-        self.arrive(arrival, By::Retain, announce)
-    }
-
-    fn arrive(&self, arrival: Arrival, by: By, announce: impl FnOnce(&Context)) -> Seen {
+    /// Adds a context. If it is new, `announce` defines and records it before its id is used.
+    pub fn arrive(&self, arrival: Arrival, by: By, announce: impl FnOnce(&Context)) -> Seen {
         let mut state = self.state.lock();
         let known = state.known(arrival.handle).map(|target| Seen { target, new: false });
         let seen = known
@@ -220,14 +208,9 @@ impl Contexts {
         let _ = self.state.lock().ended.try_push((device, primary, id));
     }
 
-    /// cuGreenCtxCreate returned `green`: it keeps the device's primary context alive.
-    pub fn green_created(&self, green: u64, device: DeviceId) {
-        self.state.lock().refer(Reference::Green(green, device));
-    }
-
-    /// cuCtxAttach returned this context.
-    pub fn attached(&self, handle: u64) {
-        self.state.lock().refer(Reference::Attached(handle));
+    /// A call added a reference.
+    pub fn refer(&self, reference: Reference) {
+        self.state.lock().refer(reference);
     }
 
     /// Before cuCtxDestroy.
@@ -478,183 +461,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GPU: DeviceId = DeviceId(0);
-
-    fn at(handle: u64) -> Arrival {
-        Arrival { handle, device: GPU, time_ns: 0, stack: StackId(0) }
-    }
-
-    fn ends(step: Step) -> Ending {
-        match step {
-            Step::Ends(ending) => *ending,
-            other => panic!("it should end: {other:?}"),
-        }
-    }
-
-    fn live(s: &Contexts) -> usize {
-        s.state.lock().on(GPU).count()
-    }
-
-    fn lives_on(step: Step) -> bool {
-        matches!(step, Step::LivesOn(_))
-    }
-
-    #[test]
-    fn a_primary_context_ends_at_the_last_release() {
-        let s = Contexts::default();
-        let first = s.retained(at(10), |_| ());
-        assert!(first.new);
-        assert_eq!(s.retained(at(10), |_| ()), Seen { new: false, ..first });
-        assert!(lives_on(s.begin_release(GPU)));
-        assert_eq!(ends(s.begin_release(GPU)).context.id, first.target.context);
-        assert_eq!(s.begin_release(GPU), Step::Unknown);
-        // The same handle again is another context.
-        let second = s.retained(at(10), |_| ());
-        assert!(second.new && second.target != first.target);
-    }
-
-    #[test]
-    fn a_primary_context_that_is_used_again_after_a_reset_is_still_the_primary() {
-        let s = Contexts::default();
-        s.retained(at(10), |_| ());
-        for _ in 0..3 {
-            ends(s.begin_reset(GPU));
-            assert!(s.is_ended_primary(10));
-            assert!(s.register(at(10), |_| ()).new && s.primary_on(GPU).is_some());
-            assert_eq!(s.begin_destroy(10), Step::Unknown);
-        }
-        ends(s.begin_release(GPU));
-        assert_eq!(live(&s), 0);
-    }
-
-    #[test]
-    fn a_created_context_is_no_primary_whatever_its_handle() {
-        let s = Contexts::default();
-        s.retained(at(10), |_| ());
-        ends(s.begin_release(GPU));
-        let seen = s.created(at(10), |_| ());
-        assert!(seen.new && s.primary_on(GPU).is_none());
-        s.green_created(77, GPU);
-        assert!(s.created(at(11), |_| ()).new);
-        ends(s.begin_destroy(10));
-        ends(s.begin_destroy(11));
-    }
-
-    #[test]
-    fn a_green_context_that_is_used_first_is_the_primary() {
-        let s = Contexts::default();
-        s.green_created(77, GPU);
-        let seen = s.register(at(78), |_| ());
-        assert!(seen.new && s.primary_on(GPU) == Some((78, 0)));
-        assert_eq!(s.retained(at(10), |_| ()), Seen { new: false, ..seen });
-        assert!(lives_on(s.begin_green_destroy(77)));
-        let ending = ends(s.begin_release(GPU));
-        assert_eq!(ending.handles().collect::<Vec<_>>(), [78, 10]);
-    }
-
-    #[test]
-    fn a_reset_ends_it_and_keeps_the_references() {
-        let s = Contexts::default();
-        s.retained(at(10), |_| ());
-        ends(s.begin_reset(GPU));
-        assert_eq!(s.begin_reset(GPU), Step::Unknown);
-        assert!(s.retained(at(10), |_| ()).new);
-        assert!(lives_on(s.begin_release(GPU)));
-        ends(s.begin_release(GPU));
-    }
-
-    #[test]
-    fn a_release_after_a_reset_ends_nothing_and_is_counted() {
-        let s = Contexts::default();
-        s.retained(at(10), |_| ());
-        ends(s.begin_reset(GPU));
-        assert!(lives_on(s.begin_release(GPU)));
-        s.retained(at(10), |_| ());
-        ends(s.begin_release(GPU));
-    }
-
-    #[test]
-    fn a_failed_release_puts_it_back() {
-        let s = Contexts::default();
-        let seen = s.retained(at(10), |_| ());
-        let ending = ends(s.begin_release(GPU));
-        assert_eq!(live(&s), 0);
-        s.put_back(Step::Ends(Box::new(ending)));
-        assert_eq!(s.register(at(10), |_| ()), Seen { new: false, ..seen });
-        ends(s.begin_release(GPU));
-    }
-
-    #[test]
-    fn created_contexts_end_by_destroy_or_the_last_detach() {
-        let s = Contexts::default();
-        s.register(at(10), |_| ());
-        s.register(at(11), |_| ());
-        assert_eq!(live(&s), 2);
-        ends(s.begin_destroy(10));
-        assert_eq!(s.begin_destroy(10), Step::Unknown);
-        s.attached(11);
-        assert_eq!(s.begin_detach(11), Step::LivesOn(Reference::Attached(11)));
-        s.put_back(Step::LivesOn(Reference::Attached(11)));
-        assert!(lives_on(s.begin_detach(11)));
-        ends(s.begin_detach(11));
-        assert_eq!(live(&s), 0);
-    }
-
-    #[test]
-    fn a_primary_context_is_not_destroyed_by_handle() {
-        let s = Contexts::default();
-        s.retained(at(10), |_| ());
-        assert_eq!(s.begin_destroy(10), Step::Unknown);
-        assert_eq!(s.begin_detach(10), Step::Unknown);
-        assert_eq!(live(&s), 1);
-    }
-
-    #[test]
-    fn a_green_context_keeps_the_primary_alive_and_shares_its_memory() {
-        let s = Contexts::default();
-        let primary = s.retained(at(10), |_| ());
-        s.green_created(77, GPU);
-        assert_eq!(s.register(at(78), |_| ()).target, primary.target);
-        assert!(lives_on(s.begin_release(GPU)));
-        let ending = ends(s.begin_green_destroy(77));
-        assert_eq!(ending.handles().collect::<Vec<_>>(), [10, 78]);
-        s.put_back(Step::Ends(Box::new(ending)));
-        ends(s.begin_green_destroy(77));
-    }
-
-    #[test]
-    fn a_context_met_before_its_retain_becomes_the_primary() {
-        let s = Contexts::default();
-        let seen = s.register(at(10), |_| ());
-        assert_eq!(s.retained(at(10), |_| ()), Seen { new: false, ..seen });
-        ends(s.begin_release(GPU));
-    }
-
-    #[test]
-    fn ids_of_ended_contexts_are_given_to_others_of_the_device_and_kind() {
-        let s = Contexts::default();
-        for _ in 0..100_000 {
-            assert_eq!(s.created(at(10), |_| ()).target.context, ContextId(1));
-            let ending = ends(s.begin_destroy(10));
-            s.retire(&ending);
-        }
-        assert_eq!(s.retained(at(20), |_| ()).target.context, ContextId(2), "a primary one");
-        let other = Arrival { device: DeviceId(1), ..at(30) };
-        assert_eq!(s.created(other, |_| ()).target.context, ContextId(3), "another device");
-        assert_eq!(s.created(at(10), |_| ()).target.context, ContextId(1));
-    }
-
-    #[test]
-    fn more_than_65_535_live_contexts_are_not_followed() {
-        let s = Contexts::default();
-        s.state.lock().last = u16::MAX - 1;
-        assert_eq!(s.register(at(10), |_| ()).target.context, ContextId(u16::MAX));
-        assert!(!s.overflow_reported.load(Ordering::Relaxed));
-        assert_eq!(s.register(at(11), |_| ()).target.context, ContextId(0));
-        assert!(s.overflow_reported.load(Ordering::Relaxed));
-        assert_eq!(s.begin_destroy(11), Step::Unknown);
-    }
-}
+mod tests;
