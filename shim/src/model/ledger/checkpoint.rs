@@ -8,9 +8,9 @@
 //! address and time.
 
 use super::figures::counts;
-use super::totals::{DEVICES, Maker, Sums, device_at};
+use super::totals::{DEVICES, Maker, Sums, device_index};
 use super::{Ledger, SHARDS, checkpoint_alloc};
-use vramtrace_format::Event;
+use vramtrace_format::{Event, Kind};
 
 /// The progress of a checkpoint. One thread at a time works with it.
 pub struct Cursor {
@@ -43,12 +43,9 @@ impl Ledger {
             }
             cursor.shard += 1;
         }
-        for (index, sums) in cursor.sums.iter().enumerate() {
-            let device = device_at(index);
-            if self.devices().any(|seen| seen == device) {
-                let counters = self.with_totals(device, *sums);
-                emit(&Event::CheckpointCounters { id: cursor.id, counters });
-            }
+        for device in self.devices() {
+            let counters = self.with_totals(device, cursor.sums[device_index(device)]);
+            emit(&Event::CheckpointCounters { id: cursor.id, counters });
         }
         self.devices.iter().for_each(|totals| totals.checkpoints.end());
         true
@@ -104,10 +101,11 @@ impl Ledger {
                 *left -= 1;
             }
         }
-        for (index, sums) in cursor.sums.iter_mut().enumerate() {
-            let summed = self.summed(cursor.shard, device_at(index));
-            for (_, sum) in summed.filter(|(kind, _)| counts(*kind)) {
-                sums.add(sum.at(id));
+        for device in self.devices().map(device_index) {
+            for kind in Kind::ALL.into_iter().filter(|kind| counts(*kind)) {
+                if let Some(sum) = shard.sum(device, kind as usize) {
+                    cursor.sums[device].add(sum.at(id));
+                }
             }
         }
         true

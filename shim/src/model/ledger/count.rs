@@ -81,7 +81,7 @@ impl Ledger {
     ) {
         let sum = shard.sum(at, kind as usize);
         if step == Step::Allocated && sum.is_none_or(KindSum::is_empty) {
-            self.first_of_kind(shard, at, kind);
+            self.first_of_kind(at, kind);
         }
         if let Some(sum) = sum {
             sum.add(step, size, now);
@@ -90,9 +90,7 @@ impl Ledger {
 
     #[cold]
     #[inline(never)]
-    fn first_of_kind(&self, shard: &Shard, at: usize, kind: Kind) {
-        let place = self.shards.iter().position(|one| std::ptr::eq(one, shard)).unwrap_or(0);
-        self.summed[at][place].fetch_or(1 << kind as u16, Relaxed);
+    fn first_of_kind(&self, at: usize, kind: Kind) {
         if kind.is_physical() {
             self.devices[at].seen.store(1, Relaxed);
         }

@@ -1,7 +1,7 @@
 //! The ledger's sums: for the cap, the trace and the live page.
 
-use super::totals::{DEVICES, Sums, device_at};
-use super::{Ledger, SHARDS};
+use super::Ledger;
+use super::totals::{DEVICES, Sums, device_at, device_index};
 use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::{Counters, DeviceId, Kind};
 
@@ -53,9 +53,11 @@ impl Ledger {
 
     fn sum_up(&self, device: DeviceId, wanted: impl Fn(Kind) -> bool) -> Sums {
         let mut all = Sums::default();
-        for at in 0..SHARDS {
-            for (_, sum) in self.summed(at, device).filter(|(kind, _)| wanted(*kind)) {
-                all.add(sum.now());
+        for kind in Kind::ALL.into_iter().filter(|kind| wanted(*kind)) {
+            for shard in &self.shards {
+                if let Some(sum) = shard.sum(device_index(device), kind as usize) {
+                    all.add(sum.now());
+                }
             }
         }
         all

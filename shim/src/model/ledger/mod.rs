@@ -39,8 +39,8 @@ pub use totals::{DEVICES, KINDS, SiteTotals, Sums, device_at, device_index};
 use crate::runtime::hash_table::CROWDED;
 use crate::runtime::lock::Lock;
 use shard::Shard;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
-use totals::{DeviceTotals, KindSum};
+use std::sync::atomic::Ordering::Relaxed;
+use totals::DeviceTotals;
 use vramtrace_format::{DeviceId, Drift, Event, Kind, RefusedBy, Space};
 
 const SHARDS: usize = 64;
@@ -66,12 +66,8 @@ pub trait Sink {
 pub struct Ledger {
     shards: [Shard; SHARDS],
     devices: [DeviceTotals; DEVICES],
-    /// By device and shard, a bit for each kind that has a sum there. Most sums are empty, and each
-    /// lies on a separate page.
-    summed: [[AtomicU16; SHARDS]; DEVICES],
     /// Counts and records refusals, so that a checkpoint falls between two of them.
     refusals: Lock<()>,
-    drifts: AtomicU64,
 }
 
 impl Default for Ledger {
@@ -86,9 +82,7 @@ impl Ledger {
         Ledger {
             shards: std::array::from_fn(|_| Shard::default()),
             devices: std::array::from_fn(|_| DeviceTotals::default()),
-            summed: [const { [const { AtomicU16::new(0) }; SHARDS] }; DEVICES],
             refusals: Lock::new(()),
-            drifts: AtomicU64::new(0),
         }
     }
 
@@ -108,15 +102,6 @@ impl Ledger {
     #[inline]
     fn shard(&self, space: Space, key: u64) -> &Shard {
         &self.shards[Ledger::shard_at(space, entry::hash(key))]
-    }
-
-    /// The kinds that were summed in this shard, and those sums.
-    fn summed(&self, at: usize, device: DeviceId) -> impl Iterator<Item = (Kind, &KindSum)> {
-        let bits = self.summed[device_index(device)][at].load(Relaxed);
-        let known = Kind::ALL.into_iter().filter(move |kind| bits >> *kind as u16 & 1 == 1);
-        known.filter_map(move |kind| {
-            Some((kind, self.shards[at].sum(device_index(device), kind as usize)?))
-        })
     }
 
     fn totals(&self, device: DeviceId) -> &DeviceTotals {
@@ -169,13 +154,7 @@ impl Ledger {
     }
 
     pub fn drift(&self, sink: &impl Sink, what: Drift, key: u64) {
-        self.drifts.fetch_add(1, Relaxed);
         sink.emit(&Event::Drift { what, key });
-    }
-
-    /// The number of inconsistencies found so far.
-    pub fn drifts(&self) -> u64 {
-        self.drifts.load(Relaxed)
     }
 
     /// Starts checkpoint `id` (ids grow). `append` writes its `CheckpointBegin`.
