@@ -6,7 +6,6 @@ use super::soft::SoftLimiter;
 pub use crate::model::cap::counting::Refusal;
 use crate::model::cap::counting::{add_saturating, take_within};
 use crate::model::cap::group_share::GroupShare;
-use crate::runtime::attention;
 use crate::runtime::panic_boundary::catch;
 use crate::runtime::reserve;
 use std::ptr::null_mut;
@@ -111,11 +110,7 @@ impl Budget {
                     add_saturating(share.count(), -(bytes as i64), SeqCst);
                     add_saturating(&self.counted.0, -(bytes as i64), Relaxed);
                 };
-                let taken = share.take(bytes, add, take_back);
-                if share.has_changed() {
-                    attention::ask(attention::NEWS);
-                }
-                taken?;
+                share.take(bytes, add, take_back)?;
             }
         }
         self.soft.notice(self.counted());

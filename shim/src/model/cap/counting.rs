@@ -34,31 +34,3 @@ pub fn add_saturating(total: &AtomicU64, delta: i64, order: Ordering) -> bool {
     let before = total.fetch_update(order, order, |now| Some(step(now))).unwrap_or(0);
     delta >= 0 || delta.unsigned_abs() <= before
 }
-
-/// The result of a request of a group's member.
-pub enum Attempt {
-    Granted,
-    /// Taken back: all members together count `sum`, and the limit is `limit`.
-    TooMuch {
-        sum: u64,
-        limit: u64,
-    },
-}
-
-/// Makes a request: adds to this member's count, then sums all counts. Of requests that race, the last
-/// one to add sees all others, so the granted bytes never exceed the limit.
-pub fn add_then_look<E>(
-    add: impl FnOnce() -> Result<(), E>,
-    limit: impl FnOnce() -> Option<u64>,
-    sum: impl FnOnce() -> u64,
-    take_back: impl FnOnce(),
-) -> Result<Attempt, E> {
-    add()?;
-    let Some(limit) = limit() else { return Ok(Attempt::Granted) };
-    let sum = sum();
-    if sum <= limit {
-        return Ok(Attempt::Granted);
-    }
-    take_back();
-    Ok(Attempt::TooMuch { sum, limit })
-}

@@ -7,8 +7,8 @@
 //! taken back too: so a request tries again a few times, unless the members without a request in
 //! flight have too much already.
 
-use super::counting::{Attempt, Refusal, add_then_look};
-use crate::runtime::atomics::{AtomicBool, AtomicU64, Ordering::Relaxed, spin_loop};
+use super::counting::Refusal;
+use crate::runtime::atomics::{AtomicU64, Ordering::Relaxed, spin_loop};
 use vramtrace_format::group::GroupPage;
 use vramtrace_format::member::Member;
 
@@ -19,8 +19,6 @@ pub struct GroupShare {
     device: usize,
     /// The limit that was reported last: `u64::MAX` = none.
     reported_limit: AtomicU64,
-    /// A request saw a limit that differs from `reported_limit`.
-    changed: AtomicBool,
 }
 
 /// Two concurrent requests may each see the other's bytes and both take theirs back. So a request is
@@ -30,7 +28,7 @@ const TRIES: u32 = if cfg!(loom) { 1 } else { 6 };
 impl GroupShare {
     pub fn new(page: GroupPage<'static>, slot: usize, me: Member, device: usize) -> GroupShare {
         let reported_limit = AtomicU64::new(page.limit(device).unwrap_or(u64::MAX));
-        GroupShare { page, slot, me, device, reported_limit, changed: AtomicBool::new(false) }
+        GroupShare { page, slot, me, device, reported_limit }
     }
 
     /// Whether this process is still a member: the slot may be another's, whose count must not be touched.
@@ -67,18 +65,15 @@ impl GroupShare {
             return Err(Refusal { counted: self.sum(), limit, of_group: true });
         }
         let _asks = Asks::begin(self);
-        let limit = || {
-            let limit = self.limit();
-            if limit.unwrap_or(u64::MAX) != self.reported_limit.load(Relaxed) {
-                self.changed.store(true, Relaxed);
-            }
-            limit
-        };
         for attempt in 0.. {
-            let (sum, limit) = match add_then_look(&add, limit, || self.sum(), &take_back)? {
-                Attempt::Granted => return Ok(()),
-                Attempt::TooMuch { sum, limit } => (sum, limit),
-            };
+            // Of requests that race, the last one to add sees all others, so the granted bytes never exceed the limit.
+            add()?;
+            let Some(limit) = self.limit() else { return Ok(()) };
+            let sum = self.sum();
+            if sum <= limit {
+                return Ok(());
+            }
+            take_back();
             if attempt == TRIES || self.never_fits(bytes, limit) {
                 let counted = sum.saturating_sub(bytes);
                 return Err(Refusal { counted, limit, of_group: true });
@@ -97,17 +92,8 @@ impl GroupShare {
         settled.is_some_and(|settled| settled.saturating_add(bytes) > limit)
     }
 
-    /// Whether a request saw a limit that differs from the one reported last.
-    #[inline]
-    pub fn has_changed(&self) -> bool {
-        self.changed.load(Relaxed)
-    }
-
     /// The limit, if it differs from the one reported last.
     pub fn take_change(&self) -> Option<Option<u64>> {
-        if !self.changed.swap(false, Relaxed) {
-            return None;
-        }
         let now = self.limit();
         let word = now.unwrap_or(u64::MAX);
         (self.reported_limit.swap(word, Relaxed) != word).then_some(now)

@@ -255,6 +255,8 @@ impl Cap {
             self.join_again(group);
         }
         self.devices.iter().for_each(|cap| cap.budget.align());
+        // Its limit may have changed.
+        attention::ask(attention::NEWS);
     }
 
     #[cold]

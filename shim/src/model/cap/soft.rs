@@ -7,14 +7,11 @@ pub struct SoftLimiter {
     /// `u64::MAX` = none.
     limit: AtomicU64,
     over: AtomicBool,
-    /// The count that crossed it last, upwards; to be reported.
+    /// The count that crossed it upwards since the last report; 0: none.
     crossed: AtomicU64,
-    /// Crossed since it was reported last: up (1), down again (2), both (3).
-    unreported: std::sync::atomic::AtomicU8,
+    /// What was reported last.
+    is_reported_over: AtomicBool,
 }
-
-const UP: u8 = 1;
-const DOWN: u8 = 2;
 
 /// What is to be reported of a soft limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +33,7 @@ impl SoftLimiter {
             limit: AtomicU64::new(u64::MAX),
             over: AtomicBool::new(false),
             crossed: AtomicU64::new(0),
-            unreported: Default::default(),
+            is_reported_over: AtomicBool::new(false),
         }
     }
 
@@ -56,34 +53,28 @@ impl SoftLimiter {
         if counted > limit {
             if !self.over.load(Relaxed) && !self.over.swap(true, Relaxed) {
                 self.crossed.store(counted, Relaxed);
-                self.mark(UP);
+                attention::ask(attention::NEWS);
             }
         } else if self.over.load(Relaxed)
             && (limit == u64::MAX || counted < left_at(limit))
             && self.over.swap(false, Relaxed)
         {
-            self.mark(DOWN);
+            attention::ask(attention::NEWS);
         }
     }
 
-    #[cold]
-    fn mark(&self, what: u8) {
-        self.unreported.fetch_or(what, Relaxed);
-        attention::ask(attention::NEWS);
-    }
-
-    /// The crossings since the last call, in their order; `now` is the count.
+    /// The crossings since the last call, in their order; `now` is the count. Of several that end where the first began, the
+    /// first two at most.
     pub fn take(&self, now: u64) -> impl Iterator<Item = Crossing> {
-        let unreported = self.unreported.swap(0, Relaxed);
-        let limit = self.limit.load(Relaxed);
-        let up = Crossing { over: true, counted: self.crossed.load(Relaxed), limit };
-        let down = Crossing { over: false, counted: now, limit };
-        let (up, down) =
-            ((unreported & UP != 0).then_some(up), (unreported & DOWN != 0).then_some(down));
-        // Both crossings: the one that matches the current state came last.
-        let over = self.over.load(Relaxed);
-        let (first, last) = if over { (down, up) } else { (up, down) };
-        first.into_iter().chain(last)
+        let (limit, over) = (self.limit.load(Relaxed), self.over.load(Relaxed));
+        let was_over = self.is_reported_over.swap(over, Relaxed);
+        let counted = self.crossed.swap(0, Relaxed);
+        let is_up = !was_over && (over || counted != 0);
+        let counted = if counted != 0 { counted } else { now };
+        let up = is_up.then_some(Crossing { over: true, counted, limit });
+        let is_down = !over && (was_over || is_up);
+        let down = is_down.then_some(Crossing { over: false, counted: now, limit });
+        up.into_iter().chain(down)
     }
 }
 
