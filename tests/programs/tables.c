@@ -45,7 +45,7 @@ static void many_pools(void) {
     for (int i = 0; i < ALIVE; i++) pools[i] = new_pool();
     printf("of the last: %d\n", take_of(pools + ALIVE - USED, blocks));
     give_all(blocks);
-    printf("of some with an id and some without: %d\n", take_of(pools + 65405 - USED / 2, blocks));
+    printf("of some that are followed and some that are not: %d\n", take_of(pools + 65535 - USED / 4, blocks));
     give_all(blocks);
     for (int i = 0; i < ALIVE; i++) destroy(pools[i]);
     for (int i = 0; i < ONE_AFTER_THE_OTHER; i++) {

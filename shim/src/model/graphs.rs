@@ -89,34 +89,13 @@ impl Plan {
 pub struct Memory {
     pub growth: Growth,
     /// The driver's figure of used bytes when last read.
-    used: AtomicU64,
+    pub used: AtomicU64,
     trims: AtomicU32,
-    looked_ns: AtomicU64,
 }
 
-const LOOK_EVERY_NS: u64 = 1_000_000;
-
 impl Memory {
-    pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    pub fn set_used(&self, used: u64) {
-        self.used.store(used, Ordering::Relaxed);
-    }
-
     pub fn trimmed(&self) {
         self.trims.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// True from time to time: the caller then reads the figures.
-    pub fn is_due(&self, now_ns: u64) -> bool {
-        let last = self.looked_ns.load(Ordering::Relaxed);
-        now_ns >= last.saturating_add(LOOK_EVERY_NS)
-            && self
-                .looked_ns
-                .compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
     }
 }
 
@@ -220,7 +199,7 @@ impl Graphs {
     /// Writes the graph memory of each device. Later changes follow as `GraphState`.
     pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
         for (index, memory) in self.devices.iter().enumerate() {
-            let (reserved, used) = (memory.growth.known().0, memory.used());
+            let (reserved, used) = (memory.growth.known().0, memory.used.load(Ordering::Relaxed));
             if reserved != 0 || used != 0 {
                 let device = DeviceId(u8::try_from(index).unwrap_or(u8::MAX));
                 emit(&Event::CheckpointGraph { id, device, reserved, used });
@@ -379,7 +358,7 @@ mod tests {
     #[test]
     fn a_checkpoint_has_the_devices_that_hold_something() {
         let graphs = Graphs::default();
-        graphs.memory(DeviceId(1)).set_used(512);
+        graphs.memory(DeviceId(1)).used.store(512, Ordering::Relaxed);
         let mut events = Vec::new();
         graphs.checkpoint(3, &mut |event| events.push(*event));
         let device = DeviceId(1);

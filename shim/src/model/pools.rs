@@ -3,26 +3,21 @@
 //!
 //! Handles are reused by the driver. A pool stays known after its destruction until its last block is
 //! freed; then its number is given to another pool of the same device, kind and origin, for which a
-//! trace's definition stays true. So only the number of pools at one time is bounded.
-//!
-//! A trace has 16 bits for a pool. Pools beyond [`OWN_IDS`] at one time are capped each as the others, and
-//! share an id for each device, under which the sum of their figures is recorded.
+//! trace's definition stays true. So only the number of pools at one time is bounded: a trace has 16 bits for a pool.
 
-mod activity;
-mod figures;
 mod pool;
 
-pub use pool::{GONE, OWN_IDS, Pool};
+pub use pool::{GONE, Pool};
 
 use crate::model::pool_readers;
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::{KeyedSlot, Table};
 use crate::runtime::lock::Lock;
-use crate::runtime::zero_pages::{ZeroPages, Zeroed};
-use pool::{DESTROYED, DESTROYING, Group, LIVE, NAMED, UNUSED, group_of};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::runtime::zero_pages::ZeroPages;
+use pool::{DESTROYED, DESTROYING, LIVE, NAMED, UNUSED, group_of};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use vramtrace_format::{DeviceId, Kind, PoolOrigin};
+use vramtrace_format::{DeviceId, Event, Kind, PoolOrigin};
 
 /// How long a destruction waits for threads that read the pool's figures.
 const READERS_WAIT: Duration = Duration::from_secs(10);
@@ -41,25 +36,20 @@ impl Reader<'_> {
 }
 
 const CHUNK: usize = if cfg!(test) { 64 } else { 1024 };
-const CHUNKS: usize = if cfg!(test) { 4 } else { 1024 };
+const CHUNKS: usize = if cfg!(test) { 4 } else { 64 };
 /// Pools at one time that are followed.
-pub const MOST: usize = CHUNK * CHUNKS;
+pub const MOST: usize = CHUNK * CHUNKS - 1;
+const _: () = assert!(MOST <= u16::MAX as usize);
 
-struct Chunk {
-    /// A bit for each pool that may hold memory.
-    active: [AtomicU64; CHUNK / 64],
-    pools: [Pool; CHUNK],
-}
-
-// SAFETY: numbers; zeros are pools that are not in use.
-unsafe impl Zeroed for Chunk {}
+/// Zeros are pools that are not in use.
+type Chunk = [Pool; CHUNK];
 
 #[derive(Default)]
 struct Known {
     /// By handle: the number of the pool.
     handles: Table<KeyedSlot<u32>>,
-    /// The first unused pool of each group, with or without an id; 0: none.
-    unused: Map<(Group, bool), u32>,
+    /// The first unused pool of each group; 0: none.
+    unused: Map<u32, u32>,
 }
 
 pub struct Pools {
@@ -67,12 +57,10 @@ pub struct Pools {
     chunks: [ZeroPages<Chunk>; CHUNKS],
     /// Pools that were ever in use at one time.
     count: AtomicU32,
-    /// The first pool in which a block was freed; 0: none.
-    freed: AtomicU32,
+    /// A block was freed in some pool.
+    freed: AtomicBool,
     /// Some pool is not followed.
     overflowed: AtomicBool,
-    /// The recorded figures of each shared id.
-    shared: Lock<Map<u16, [u64; 2]>>,
 }
 
 impl Default for Pools {
@@ -81,9 +69,8 @@ impl Default for Pools {
             known: Lock::new(Known::default()),
             chunks: [const { ZeroPages::NONE }; CHUNKS],
             count: AtomicU32::new(0),
-            freed: AtomicU32::new(0),
+            freed: AtomicBool::new(false),
             overflowed: AtomicBool::new(false),
-            shared: Lock::new(Map::default()),
         }
     }
 }
@@ -103,12 +90,7 @@ impl Pools {
 
     #[inline]
     fn at(&self, index: usize) -> Option<&Pool> {
-        Some(&self.chunk(index / CHUNK)?.pools[index % CHUNK])
-    }
-
-    #[inline]
-    fn chunk(&self, index: usize) -> Option<&Chunk> {
-        self.chunks[index].get()
+        Some(&self.chunks[index / CHUNK].get()?[index % CHUNK])
     }
 
     pub fn find(&self, handle: u64) -> Option<&Pool> {
@@ -160,21 +142,18 @@ impl Pools {
             self.overflowed.store(true, Ordering::Relaxed);
             return None;
         };
-        match known.unused.get_mut(&pool.group()).filter(|first| **first == pool.number()) {
+        match known
+            .unused
+            .get_mut(&pool.group.load(Ordering::Relaxed))
+            .filter(|first| **first == pool.number())
+        {
             Some(first) => *first = pool.next_unused.load(Ordering::Relaxed),
             None => self.count.store(pool.number(), Ordering::Release),
         }
         pool.handle.store(handle, Ordering::Relaxed);
         pool.state.store(state, Ordering::Release);
-        if origin != PoolOrigin::Created {
-            self.note_active(pool);
-        }
-        let define = !pool.shares_id() || {
-            let mut shared = self.shared.lock();
-            let is_new = !shared.contains_key(&pool.id().0);
-            is_new && shared.insert(pool.id().0, [0; 2]).is_ok()
-        };
-        Some(Seen { pool, define })
+        pool.active.store(origin != PoolOrigin::Created, Ordering::Relaxed);
+        Some(Seen { pool, define: true })
     }
 
     /// A pool of the group that is not in use: one that was, or else the next that never was.
@@ -186,21 +165,15 @@ impl Pools {
         origin: PoolOrigin,
     ) -> Option<&Pool> {
         let group = group_of(device, kind, origin);
-        for shares_id in [false, true] {
-            let first = known.unused.get(&(group, shares_id));
-            if let Some(unused) = first.and_then(|first| self.by_number(*first)) {
-                return Some(unused);
-            }
-            // One without an id of its own is taken only if there is none that has one.
-            if !shares_id && self.count.load(Ordering::Relaxed) < OWN_IDS {
-                break;
-            }
+        let first = known.unused.get(&group);
+        if let Some(unused) = first.and_then(|first| self.by_number(*first)) {
+            return Some(unused);
         }
         let index = self.count.load(Ordering::Relaxed) as usize;
         if index >= MOST {
             return None;
         }
-        let pool = &self.chunks[index / CHUNK].get_or_make()?.pools[index % CHUNK];
+        let pool = &self.chunks[index / CHUNK].get_or_make()?[index % CHUNK];
         pool.group.store(group, Ordering::Relaxed);
         pool.number.store(index as u32 + 1, Ordering::Relaxed);
         Some(pool)
@@ -289,10 +262,9 @@ impl Pools {
             return;
         }
         settle();
-        self.record(pool, [0, 0], |_| ());
         let mut known = self.known.lock();
         // Without host memory the number is lost.
-        if let Ok(first) = known.unused.get_or_insert(pool.group(), 0) {
+        if let Ok(first) = known.unused.get_or_insert(pool.group.load(Ordering::Relaxed), 0) {
             pool.next_unused.store(*first, Ordering::Relaxed);
             *first = pool.number();
         }
@@ -304,6 +276,48 @@ impl Pools {
         let count = self.count.load(Ordering::Acquire) as usize;
         let pools = (0..count).filter_map(|index| self.at(index));
         pools.filter(|pool| pool.state.load(Ordering::Relaxed) != UNUSED)
+    }
+
+    /// The pools that may hold memory.
+    pub fn active(&self) -> impl Iterator<Item = &Pool> {
+        self.all().filter(|pool| pool.active.load(Ordering::Relaxed))
+    }
+
+    /// Notes that a block of the pool was freed. Usually only a load, so that threads do not contend for
+    /// cache lines.
+    #[inline]
+    pub fn freed_one(&self, pool: &Pool) {
+        if !pool.freed.load(Ordering::Relaxed) {
+            self.note_freed(pool);
+        }
+    }
+
+    #[cold]
+    fn note_freed(&self, pool: &Pool) {
+        pool.freed.store(true, Ordering::Release);
+        self.freed.store(true, Ordering::Release);
+    }
+
+    /// Whether a block of any pool was freed since [`Pools::take_freed`].
+    #[inline]
+    pub fn any_freed(&self) -> bool {
+        self.freed.load(Ordering::Relaxed)
+    }
+
+    /// Those pools, each once. Another thread may note one again meanwhile.
+    pub fn take_freed(&self) -> impl Iterator<Item = &Pool> {
+        self.freed.swap(false, Ordering::AcqRel);
+        self.all().filter(|pool| pool.freed.swap(false, Ordering::AcqRel))
+    }
+
+    /// Writes the figures of each pool. Later changes follow in the file as `PoolState`.
+    pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
+        for pool in self.all() {
+            let (reserved, used) = pool.growth.known();
+            if reserved != 0 || used != 0 {
+                emit(&Event::CheckpointPool { id, pool: pool.id(), reserved, used });
+            }
+        }
     }
 }
 

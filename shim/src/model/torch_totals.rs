@@ -11,8 +11,6 @@ pub struct TorchTotals {
     devices: [DeviceCache; DEVICES],
     /// Where samples are recorded, the totals are there: most calls reach nothing else.
     sampled: Option<&'static BlockFigures>,
-    /// Frees of blocks whose allocation was not seen.
-    unknown_frees: AtomicU64,
     /// The trace says that blocks carry their streams.
     pub are_streams_noted: AtomicBool,
 }
@@ -50,7 +48,6 @@ impl TorchTotals {
         TorchTotals {
             devices: std::array::from_fn(|_| DeviceCache::default()),
             sampled,
-            unknown_frees: AtomicU64::new(0),
             are_streams_noted: AtomicBool::new(false),
         }
     }
@@ -121,14 +118,6 @@ impl TorchTotals {
             let CacheTotals { allocated, reserved } = self.of(device)?;
             Some(Event::CacheState { device, allocated, reserved })
         })
-    }
-
-    pub fn unknown_free(&self) {
-        self.unknown_frees.fetch_add(1, Relaxed);
-    }
-
-    pub fn unknown_frees(&self) -> u64 {
-        self.unknown_frees.load(Relaxed)
     }
 }
 

@@ -147,7 +147,7 @@ fn with_memory(call: Call<impl Row>, plan: &Plan) -> CUresult {
     let result = call.forward();
     if let Some(under_way) = under_way {
         under_way.finish(false, read(device, memory), |change| record_change(p, device, change));
-    } else if fresh || memory.is_due(p.clock.now_ns()) {
+    } else if fresh || memory.growth.is_due(p.clock.now_ns()) {
         refresh(p, device);
     }
     if result == 0 {

@@ -80,7 +80,7 @@ fn take_routed(call: Call<impl Row>, wanted: Wanted, route: StreamTarget) -> CUr
     let Some(pool) = route.pool.filter(|pool| pool.is_device_memory()) else {
         return take_other(call, wanted.again(), route);
     };
-    p.pools.takes(pool);
+    pool.takes();
     if let Some(budget) = p.cap.limited(pool.device())
         && wanted.size > 0
         && !wanted.dptr.is_null()
@@ -137,7 +137,7 @@ fn take(
     p.ledger.insert(&p.trace_writer, &entry);
     record(p, &entry);
     if let (Some(pool), None) = (pool, budget)
-        && (pool.growth.allocated(size) || pool.is_due(entry.time_ns))
+        && (pool.growth.allocated(size) || pool.growth.is_due(entry.time_ns))
     {
         refresh(p, pool);
     }

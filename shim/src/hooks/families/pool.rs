@@ -5,11 +5,11 @@ use super::vmm::located;
 use crate::hooks::process::pool_reserves::{end_if_over, refresh};
 use crate::hooks::process::target::known_device;
 use crate::hooks::process::texts::say_once;
-use crate::model::pools::{MOST, OWN_IDS, Pool as KnownPool, Seen};
+use crate::model::pools::{MOST, Pool as KnownPool, Seen};
 use crate::model::vmm::What;
-use crate::runtime::{log, reserve};
+use crate::runtime::reserve;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use vramtrace_format::{Definition, PoolOrigin};
 
 pub(in crate::hooks) fn current_pool(
@@ -50,7 +50,7 @@ fn followed(
     }
     let Some(Seen { pool, define }) = seen() else {
         match p.pools.is_full() {
-            true => overflowed(),
+            true => overflowed(p),
             // The line about refused memory is printed at the end of the call.
             false => reserve::ran_out(),
         }
@@ -58,32 +58,20 @@ fn followed(
     };
     if define {
         known_device(p, device);
-        // One id may stand for several pools.
-        let handle = if pool.shares_id() { 0 } else { handle };
         p.trace_writer.define(&Definition::Pool { id: pool.id(), device, handle, origin });
-    }
-    if pool.shares_id() {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        let most = OWN_IDS;
-        say_once(&p.trace_writer, &SAID, || {
-            format!(
-                "more than {most} memory pools exist at one time: the trace has all further ones of a \
-                 device as one; a cap counts each"
-            )
-        });
     }
     Some(pool)
 }
 
 #[cold]
-fn overflowed() {
+fn overflowed(p: &'static Process) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
-        log::line(format_args!(
+    say_once(&p.trace_writer, &SAID, || {
+        format!(
             "the recorder has no room for more than {MOST} memory pools at one time: what further ones \
              hold is not counted, and under a cap their requests are refused"
-        ));
-    }
+        )
+    });
 }
 
 /// Device and kind of a pool's memory.

@@ -93,7 +93,6 @@ pub(super) fn recorded(
     } else if !block_freed(p, key) {
         // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
         rare();
-        p.torch_totals.unknown_free();
     }
     report(p, device, totals);
 }

@@ -6,13 +6,14 @@ use crate::driver::functions::driver;
 use crate::hooks::process::state::Process;
 use crate::model::cap::{Change, Reading, Ticket};
 use crate::model::graphs::Memory;
+use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::{DeviceId, Event, Kind};
 
 pub fn record_change(p: &'static Process, device: DeviceId, change: Change) {
     let Change { delta, reserved, .. } = change;
     let now = p.clock.now_ns();
     p.ledger.add_reserved(&p.trace_writer, device, Kind::Graph, delta, now);
-    let used = p.graphs.memory(device).used();
+    let used = p.graphs.memory(device).used.load(Relaxed);
     p.trace_writer.record_at(now, &Event::GraphState { device, reserved, used });
 }
 
@@ -26,7 +27,7 @@ pub fn read(device: DeviceId, memory: &Memory) -> Option<(Ticket, Reading)> {
     };
     let reserved = one(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)?;
     let used = one(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
-    memory.set_used(used);
+    memory.used.store(used, Relaxed);
     Some((ticket, Reading { reserved, used: Some(used) }))
 }
 

@@ -33,9 +33,7 @@ pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Chan
     let Change { delta, reserved, used } = change;
     let now = p.clock.now_ns();
     p.ledger.add_reserved(&p.trace_writer, pool.device(), Kind::Pool, delta, now);
-    p.pools.record(pool, [reserved, used], |[reserved, used]| {
-        p.trace_writer.record_at(now, &Event::PoolState { pool: pool.id(), reserved, used });
-    });
+    p.trace_writer.record_at(now, &Event::PoolState { pool: pool.id(), reserved, used });
 }
 
 /// The driver's figures; `None` where the driver may not be called now, or gives none. After a request the reserved bytes
@@ -92,7 +90,7 @@ pub fn refresh_all(p: &'static Process, device: DeviceId) {
         if !end_if_over(p, pool) {
             refresh(p, pool);
         }
-        p.pools.rests(pool);
+        pool.rests();
     }
 }
 
@@ -103,7 +101,7 @@ pub fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
     let Some(pool) = p.pools.by_number(entry.pool) else { return };
     p.pools.freed_one(pool);
     pool.growth.freed(entry.size);
-    if !end_if_over(p, pool) && pool.is_due(now) {
+    if !end_if_over(p, pool) && pool.growth.is_due(now) {
         refresh(p, pool);
     }
 }

@@ -6,6 +6,7 @@ use crate::model::block_sampling::BlockSampling;
 use crate::model::history::Phases;
 use crate::model::ledger::Ledger;
 use crate::trace_writer::maintenance::{Cost, ProcessView};
+use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId, SummaryDriver};
 
 impl ProcessView for Process {
@@ -153,7 +154,8 @@ impl ProcessView for Process {
         self.pools.checkpoint(id, emit);
         for device in self.ledger.devices() {
             let memory = self.graphs.memory(device);
-            let (reserved, used) = (self.ledger.live_of(device, Kind::Graph), memory.used());
+            let (reserved, used) =
+                (self.ledger.live_of(device, Kind::Graph), memory.used.load(Relaxed));
             if reserved != 0 || used != 0 {
                 emit(&Event::CheckpointGraph { id, device, reserved, used });
             }

@@ -25,9 +25,13 @@ pub struct Growth {
     /// Used bytes, and the part added by rounding, while no cap is in force; changed without a lock.
     /// Under a cap it is closed, and `State` has everything.
     striped: ShardedCounter,
+    /// Time of the last reading that was made since it was due.
+    looked_ns: AtomicU64,
 }
 
 const RARELY: u8 = 64;
+/// Least time between two readings of what is not known to have grown.
+const LOOK_EVERY_NS: u64 = 1_000_000;
 
 impl Growth {
     /// Reserves the growth that a request of `size` bytes may cause. Must be followed by
@@ -229,6 +233,15 @@ impl Growth {
         let mut state = self.state.lock();
         state.note(self.striped.sums());
         state
+    }
+
+    /// True from time to time: the caller then reads the figures.
+    #[inline]
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        let last = self.looked_ns.load(Ordering::Relaxed);
+        let order = Ordering::Relaxed;
+        now_ns >= last.wrapping_add(LOOK_EVERY_NS)
+            && self.looked_ns.compare_exchange(last, now_ns, order, order).is_ok()
     }
 
     pub fn ticket(&self) -> Ticket {

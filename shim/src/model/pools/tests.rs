@@ -1,10 +1,9 @@
-use super::pool::LOOK_EVERY_NS;
 use super::*;
 use vramtrace_format::{Event, PoolId};
 
 fn register(pools: &Pools, handle: u64) -> &Pool {
     let seen = pools.register(handle, DeviceId(0), Kind::Pool, PoolOrigin::Created).unwrap();
-    assert!(seen.define || seen.pool.shares_id());
+    assert!(seen.define);
     seen.pool
 }
 
@@ -88,17 +87,17 @@ fn only_pools_that_may_hold_memory_are_read() {
     let numbers = || pools.active().map(Pool::number).collect::<Vec<_>>();
     assert!(numbers().is_empty());
     for at in [199, 0, 63, 64, 63] {
-        pools.takes(all[at]);
+        all[at].takes();
         all[at].growth.allocated(600);
     }
     assert_eq!(numbers(), [1, 64, 65, 200]);
     all[0].growth.freed(600);
-    pools.active().for_each(|pool| pools.rests(pool));
+    pools.active().for_each(Pool::rests);
     assert_eq!(numbers(), [64, 65, 200]);
-    pools.takes(all[0]);
+    all[0].takes();
     assert_eq!(numbers(), [1, 64, 65, 200]);
     let default = pools.register(999, DeviceId(0), Kind::Pool, PoolOrigin::Default).unwrap().pool;
-    pools.rests(default);
+    default.rests();
     assert_eq!(numbers(), [1, 64, 65, 200, default.number()]);
 }
 
@@ -135,36 +134,6 @@ fn any_number_of_pools_one_after_the_other() {
 }
 
 #[test]
-fn pools_without_an_id_of_their_own_are_recorded_as_one() {
-    let pools = Pools::default();
-    let all: Vec<_> = (1..=u64::from(OWN_IDS) + 2).map(|handle| register(&pools, handle)).collect();
-    let [.., own, first, second] = all[..] else { panic!() };
-    assert_eq!(own.id(), PoolId(OWN_IDS as u16));
-    assert_eq!((first.id(), second.id()), (PoolId(OWN_IDS as u16 + 1), first.id()));
-    let reported = |pool, now| {
-        let mut reported = None;
-        pools.record(pool, now, |sums| reported = Some(sums));
-        reported.unwrap()
-    };
-    assert_eq!(reported(own, [7, 7]), [7, 7]);
-    assert_eq!(reported(first, [100, 10]), [100, 10]);
-    assert_eq!(reported(second, [30, 3]), [130, 13]);
-    assert_eq!(reported(first, [0, 0]), [30, 3]);
-    let mut events = Vec::new();
-    pools.checkpoint(7, &mut |event| events.push(*event));
-    let rest = Event::CheckpointPool { id: 7, pool: first.id(), reserved: 30, used: 3 };
-    assert_eq!(events, [rest]);
-    // One with an id of its own is taken first.
-    destroy(&pools, 5);
-    destroy(&pools, u64::from(OWN_IDS) + 1);
-    assert_eq!(register(&pools, 0x1000).number(), 5);
-    assert_eq!(register(&pools, 0x1001).number(), first.number());
-    let imported = pools.register(0x1002, DeviceId(3), Kind::Pool, PoolOrigin::Imported).unwrap();
-    assert_eq!(imported.pool.id(), PoolId(OWN_IDS as u16 + 1 + 7));
-    assert!(imported.define);
-}
-
-#[test]
 fn pools_that_are_not_followed_are_known_of() {
     let pools = Pools::default();
     for handle in 1..=MOST as u64 {
@@ -175,15 +144,6 @@ fn pools_that_are_not_followed_are_known_of() {
     assert!(pools.has_overflowed());
     destroy(&pools, 9);
     assert_eq!(register(&pools, 0x1001).number(), 9);
-}
-
-#[test]
-fn it_is_looked_at_once_in_a_while() {
-    let pools = Pools::default();
-    let pool = register(&pools, 1);
-    assert!(pool.is_due(LOOK_EVERY_NS));
-    assert!(!pool.is_due(LOOK_EVERY_NS + 5));
-    assert!(pool.is_due(2 * LOOK_EVERY_NS));
 }
 
 /// The driver may be asked for the figures of a pool only if it exists.

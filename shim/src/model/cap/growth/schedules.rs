@@ -168,6 +168,7 @@ impl Model {
             begun: AtomicU64::new(world.state.begun),
             state: Lock::new(world.state),
             striped: ShardedCounter::default(),
+            looked_ns: AtomicU64::default(),
         };
         let (budget, program) = (&budget, &self.programs[thread]);
         let (me, driver) = (&mut world.threads[thread], &mut world.driver);

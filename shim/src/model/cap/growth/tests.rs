@@ -101,32 +101,6 @@ fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
 }
 
 #[test]
-fn memory_given_back_meanwhile_stays_promised_to_who_needs_it() {
-    let (budget, pool) = (capped(64 * MIB), Growth::default());
-    pool.ask(&budget, 40 * MIB).unwrap();
-    let reading = read(&pool, 64 * MIB, 40 * MIB);
-    pool.finish(&budget, 40 * MIB, true, reading, |_| ());
-    pool.freed(40 * MIB);
-    // Forecast to be served from what is held; then a synchronisation takes that away.
-    pool.ask(&budget, 20 * MIB).unwrap();
-    let ticket = pool.ticket();
-    pool.observe(&budget, ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
-    assert_eq!(budget.counted(), 32 * MIB);
-    assert!(budget.try_take(33 * MIB).is_err());
-    pool.finish(&budget, 20 * MIB, true, read(&pool, 32 * MIB, 20 * MIB), |_| ());
-    assert_eq!(budget.counted(), 32 * MIB);
-}
-
-#[test]
-fn an_older_reading_does_not_undo_a_younger_one() {
-    let (budget, pool) = (capped(1 << 30), Growth::default());
-    let (old, young) = (pool.ticket(), pool.ticket());
-    pool.observe(&budget, young, Reading { reserved: 64 * MIB, used: Some(0) }, |_| ());
-    pool.observe(&budget, old, Reading { reserved: 32 * MIB, used: Some(0) }, |_| ());
-    assert_eq!((pool.known().0, budget.counted()), (64 * MIB, 64 * MIB));
-}
-
-#[test]
 fn a_low_forecast_is_charged_when_seen() {
     let (budget, pool) = (capped(32 * MIB), Growth::default());
     pool.ask(&budget, MIB).unwrap();
@@ -212,4 +186,12 @@ fn threads_lose_nothing() {
     let ticket = pool.ticket();
     pool.observe(&budget, ticket, Reading { reserved: 0, used: Some(0) }, |_| ());
     assert_eq!((pool.known(), budget.counted()), ((0, 0), 0));
+}
+
+#[test]
+fn it_is_looked_at_once_in_a_while() {
+    let pool = Growth::default();
+    assert!(pool.is_due(LOOK_EVERY_NS));
+    assert!(!pool.is_due(LOOK_EVERY_NS + 5));
+    assert!(pool.is_due(2 * LOOK_EVERY_NS));
 }
