@@ -339,29 +339,17 @@ fn callers_of_the_driver_are_named_without_torch() {
     assert!(frames.iter().any(|frame| frame["function"] == "allocate"), "{frames:#?}");
 }
 
-/// The recorder speaks when the program is out of memory; the trace says so of the same run, with the same cause and the same
-/// sum, to the hundredth of a GiB.
+/// The recorder speaks when the program is out of memory; the trace says so of the same run, with the same limit.
 #[track_caller]
 pub fn agrees(run: &Run, post_mortems: usize) {
     let all = json(&run.scratch, "oom");
     let ooms = all["ooms"].as_array().unwrap();
     assert_eq!(ooms.is_empty(), post_mortems == 0, "{all:#}");
     assert_eq!(run.stderr.contains("out of memory"), post_mortems > 0, "{}", run.stderr);
-    let Some(it) = ooms.first().map(|oom| &oom["post_mortem"]) else { return };
-    let is_fragmented = it["cause"] == "fragmentation";
-    for text in [&run.stderr, &run.scratch.text("oom")] {
-        let why = says(text, "why");
-        // More than the whole card has is asked for in one case.
-        let is_too_much = why.starts_with("too much:") || why.starts_with("asked ");
-        let begins = (why.starts_with("fragmentation:"), is_too_much);
-        assert_eq!(begins, (is_fragmented, !is_fragmented), "{text}");
+    if post_mortems > 0 {
+        let limit = says(&run.stderr, "limit");
+        assert_contains(&run.scratch.text("oom"), &[limit.split(';').next().unwrap()]);
     }
-    let line = says(&run.stderr, "used");
-    let mut figures = line.split(' ');
-    let used = figures.next().unwrap().parse::<f64>().unwrap();
-    let used = if figures.next() == Some("MiB") { used / 1024.0 } else { used };
-    let ours = it["used_bytes"].as_u64().unwrap() as f64 / f64::from(1 << 30);
-    assert!((used - ours).abs() < 0.011, "{used} against {ours}: {}", run.stderr);
 }
 
 #[test]

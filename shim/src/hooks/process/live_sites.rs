@@ -1,17 +1,17 @@
 //! The call sites that hold most memory, for the live page. They are summed after a call, at most every
 //! 100 ms, and take at most 1 % of the time.
 
-use crate::hooks::process::oom;
+use crate::hooks::process::oom::held::{ByStack, Remapped, Row};
+use crate::hooks::process::oom::names::with_names;
 use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::state::Process;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
 use crate::runtime::lock::Lock;
 use crate::trace_writer::maintenance::ProcessView;
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use vramtrace_format::{
-    DeviceId, LIVE_SITES, LiveSite, Space, StackId, SummaryHolder, SummaryMoment,
-};
+use vramtrace_format::{DeviceId, LIVE_SITES, LiveSite, Space, StackId, SummaryMoment};
 
 const EVERY_NS: u64 = 100_000_000;
 /// The sums may take 1 / PART of the time.
@@ -62,123 +62,73 @@ fn store(p: &'static Process, now_ns: u64) {
 }
 
 fn largest(p: &'static Process) -> Vec<LiveSite> {
-    let mut all: Vec<SummaryHolder> = Vec::new();
+    let ever_slept = p.vmm.lock().space.ever_slept();
+    let mut all: Vec<(DeviceId, Row)> = Vec::new();
     for device in p.devices() {
-        for of_framework in [false, true] {
-            for holder in p.ledger.holders(device, SummaryMoment::End, of_framework) {
-                let _ = all.try_push(holder);
-            }
+        let rows = if ever_slept { walked(p, device) } else { counted(p, device) };
+        for row in rows {
+            let _ = all.try_push((device, row));
         }
     }
-    credit_original_owners(p, &mut all);
-    subtract_paused(p, &mut all);
-    all.retain(|holder| holder.bytes > 0);
-    all.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));
+    all.sort_unstable_by_key(|(_, row)| (Reverse(row.bytes), row.stack.0));
     all.truncate(LIVE_SITES);
-    name(p, &all);
-    let known = p.live_sites.libraries.lock();
-    let site = |holder: &SummaryHolder| LiveSite {
-        ordinal: holder.device.0,
-        of_framework: holder.of_framework,
-        stack: holder.stack,
-        bytes: holder.bytes,
-        count: holder.count,
-        library: known.get(&(holder.stack, holder.of_framework)).cloned().unwrap_or_default(),
+    let mut known = std::mem::take(&mut *p.live_sites.libraries.lock());
+    name(p, &all, &mut known);
+    let site = |(device, row): &(DeviceId, Row)| LiveSite {
+        ordinal: device.0,
+        of_framework: row.of_framework,
+        stack: row.stack,
+        bytes: row.bytes,
+        count: row.count,
+        library: known.get(&(row.stack, row.of_framework)).cloned().unwrap_or_default(),
     };
-    list_of(all.len(), all.iter().map(site)).unwrap_or_default()
+    let sites = list_of(all.len(), all.iter().map(site)).unwrap_or_default();
+    *p.live_sites.libraries.lock() = known;
+    sites
 }
 
-/// Memory that was unmapped and mapped again counts for the call site that first allocated it, not for
-/// the one that mapped it again.
-fn credit_original_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
-    let vmm = p.vmm.lock();
-    if !vmm.space.ever_slept() {
-        return;
-    }
-    let mut seen: Map<u64, ()> = Map::default();
-    for mapping in vmm.space.mappings() {
-        let Some(woken) = mapping.woken else { continue };
-        let Some(object) = vmm.object(mapping.object) else { continue };
-        // Each object once, as the post-mortem counts it.
-        if seen.insert(mapping.object, ()) != Ok(None) {
-            continue;
-        }
-        let (device, bytes) = (object.device, object.size);
-        let of = |stack| {
-            move |row: &&mut SummaryHolder| {
-                row.device == device && !row.of_framework && row.stack == stack
-            }
-        };
-        // A maker that is not among the largest call sites is not listed: nothing to correct.
-        if let Some(row) = all.iter_mut().find(of(object.maker)) {
-            row.bytes = row.bytes.saturating_sub(bytes);
-            row.count = row.count.saturating_sub(1);
-        }
-        match all.iter_mut().find(of(woken.owner.stack)) {
-            Some(row) => {
-                row.bytes = row.bytes.saturating_add(bytes);
-                row.count = row.count.saturating_add(1);
-            }
-            None => {
-                let (moment, stack) = (SummaryMoment::End, woken.owner.stack);
-                let of_framework = false;
-                let row = SummaryHolder { device, moment, of_framework, stack, bytes, count: 1 };
-                let _ = all.try_push(row);
-            }
+/// The ledger's sums.
+fn counted(p: &Process, device: DeviceId) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for of_framework in [false, true] {
+        for holder in p.ledger.holders(device, SummaryMoment::End, of_framework) {
+            let (stack, bytes, count) = (holder.stack, holder.bytes, holder.count);
+            let _ = rows.try_push(Row { stack, of_framework, bytes, count });
         }
     }
+    rows
 }
 
-/// Subtracts the bytes of a framework's blocks whose memory is unmapped: they occupy no device memory.
-fn subtract_paused(p: &'static Process, all: &mut [SummaryHolder]) {
-    let unbacked = {
-        let vmm = p.vmm.lock();
-        if vmm.space.asleep().next().is_none() {
-            return;
+/// Once memory was unmapped and mapped again, the ledger's sums lack its owners: all that is live is summed up.
+fn walked(p: &Process, device: DeviceId) -> Vec<Row> {
+    let (remapped, mut sums) = (Remapped::of(p), ByStack::default());
+    p.ledger.visit(device, |entry| {
+        if let Some((stack, bytes, count)) = remapped.share(entry) {
+            sums.add(stack, entry.space == Space::Block, bytes, count);
         }
-        vmm.space.unbacked()
-    };
-    let mut paused: Map<(DeviceId, StackId), u64> = Map::default();
-    for device in p.devices() {
-        p.ledger.visit(device, |entry| {
-            if entry.space != Space::Block {
-                return;
-            }
-            let bytes = oom::held::overlap(&unbacked, entry.key, entry.size);
-            // Without host memory for the sum the block counts in full.
-            if bytes > 0
-                && let Ok(sum) = paused.get_or_insert((device, entry.stack), 0)
-            {
-                *sum = sum.saturating_add(bytes);
-            }
-        });
-    }
-    for row in all.iter_mut().filter(|row| row.of_framework) {
-        let bytes = paused.get(&(row.device, row.stack)).copied().unwrap_or(0);
-        row.bytes = row.bytes.saturating_sub(bytes);
-    }
+    });
+    sums.rows()
 }
 
-/// Finds the libraries of stacks that were not among the largest before.
-fn name(p: &'static Process, holders: &[SummaryHolder]) {
-    let mut known = p.live_sites.libraries.lock();
+/// Finds the libraries of stacks that were not among the largest before. No lock is held meanwhile.
+fn name(p: &'static Process, rows: &[(DeviceId, Row)], known: &mut Map<(StackId, bool), String>) {
     if known.len() > NAMES_MOST {
         known.clear();
     }
-    let stacks = holders.iter().map(|holder| (holder.stack, holder.of_framework));
-    let unknown = list_of(holders.len(), stacks.filter(|stack| !known.contains_key(stack)));
-    // While names are looked for, no lock is held.
-    drop(known);
-    let unknown = unknown.unwrap_or_default();
-    if unknown.is_empty() {
+    let key = |row: &Row| (row.stack, row.of_framework);
+    if rows.iter().all(|(_, row)| known.contains_key(&key(row))) {
         return;
     }
-    let found = oom::libraries(p, &unknown);
-    let mut known = p.live_sites.libraries.lock();
-    for (stack, library) in found {
-        // Without memory it has no name.
-        let _ = known.insert(stack, library);
-    }
+    with_names(p, |names| {
+        for (_, row) in rows {
+            if !known.contains_key(&key(row)) {
+                let library = names.library(row.stack, row.of_framework);
+                // Without memory it has no name.
+                let title = library.map(|library| library.title).unwrap_or_default();
+                let _ = known.insert(key(row), title);
+            }
+        }
+    });
 }
 
 #[cfg(test)]

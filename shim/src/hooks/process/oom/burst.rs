@@ -3,16 +3,6 @@
 
 use vramtrace_format::{OomEvidence, PostMortem};
 
-/// The use of a device's memory at one moment, from sums only: cheap enough for every refusal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Use {
-    /// Everything that counts as this process's.
-    pub counted: u64,
-    /// Allocations.
-    pub live: u64,
-    pub contexts: u64,
-}
-
 /// The last refused request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refusal {
@@ -21,7 +11,8 @@ pub struct Refusal {
     pub thread: usize,
     /// Bytes requested of the driver for it: a framework requests whole segments.
     pub whole: u64,
-    pub in_use: Use,
+    /// Bytes of the device that were allocated.
+    pub live: u64,
     /// `by` is `None`: the framework gave up without a refusal.
     pub event: PostMortem,
 }
@@ -170,7 +161,7 @@ mod tests {
             time_ns,
             thread: 1,
             whole: 100,
-            in_use: Use::default(),
+            live: 0,
             event: PostMortem {
                 device: DeviceId(0),
                 by: Some(RefusedBy::Cap),

@@ -1,5 +1,5 @@
-//! Who holds a device's memory: live bytes by stack, and the free space between a framework's blocks. One lock at a time is
-//! held, briefly; the driver is not called; the size of the result is bounded.
+//! Who holds a device's memory: live bytes by stack, and the largest free range between a framework's blocks. One lock at a
+//! time is held, briefly; the driver is not called; the size of the result is bounded.
 
 use super::names::{Library, Names};
 use crate::hooks::process::state::Process;
@@ -8,6 +8,7 @@ use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
 use std::cmp::Reverse;
 use std::ops::Range;
+use vramtrace_format::holes::holes;
 use vramtrace_format::{DeviceId, Kind, Space, StackId, physical, sampling};
 
 /// With more blocks than this, blocks are not examined one by one.
@@ -28,13 +29,10 @@ pub struct Row {
 /// The figures of one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
-    /// Largest first: blocks in place of the allocations that they lie in.
+    /// Largest first: blocks in place of the allocations that they lie in. Memory that is unmapped counts for nobody.
     pub rows: Vec<Row>,
-    /// `None`: no blocks are followed.
-    pub holes: Option<Holes>,
-    /// Bytes of a framework's blocks whose memory is unmapped now, and all unmapped memory of the device.
-    pub paused: u64,
-    pub asleep: u64,
+    /// The largest free range in memory that holds blocks. `None`: not known.
+    pub largest_hole: Option<u64>,
     /// A framework's blocks lie in memory that is mapped, or that other processes share: if expandable segments are
     /// not in force, they cannot be.
     pub fixed_segments: bool,
@@ -73,30 +71,20 @@ pub fn sums<K: PartialEq>(rows: impl Iterator<Item = (K, Row)>) -> Sums<K> {
     sums
 }
 
-/// A driver allocation.
-struct Other {
-    key: u64,
-    space: Space,
-    size: u64,
-    physical: u64,
-    stack: StackId,
-    /// Whether a framework's blocks lie in it.
-    held: bool,
+/// Who memory counts for that was unmapped and mapped again.
+pub struct Remapped {
+    /// Who owns objects that were mapped in place of unmapped ones.
+    owners: Map<u64, StackId>,
+    /// Addresses without memory.
+    unbacked: Vec<(u64, u64)>,
+    /// Objects and where they are mapped.
+    mapped: Vec<(u64, Range<u64>)>,
 }
 
-impl Other {
-    fn range(&self) -> Range<u64> {
-        self.key..self.key.saturating_add(self.size)
-    }
-}
-
-/// Looks at all live allocations of the device. `most`: stacks of a framework's blocks that are kept.
-pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
-    // Who owns objects that were mapped in place of unmapped ones.
-    let mut owners: Map<u64, StackId> = Map::default();
-    let mut mapped: Vec<(u64, Range<u64>)> = Vec::new();
-    let (unbacked, asleep) = {
+impl Remapped {
+    pub fn of(p: &Process) -> Remapped {
         let vmm = p.vmm.lock();
+        let (mut owners, mut mapped) = (Map::default(), Vec::new());
         for mapping in vmm.space.mappings() {
             let range = mapping.address..mapping.address.saturating_add(mapping.size);
             let _ = mapped.try_push((mapping.object, range));
@@ -104,153 +92,140 @@ pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
                 let _ = owners.get_or_insert(mapping.object, woken.owner.stack);
             }
         }
-        (vmm.space.unbacked(), vmm.space.asleep_on(device))
-    };
-    let (mut blocks, mut too_many, mut paused) = (Vec::new(), false, 0u64);
-    let mut by_stack = Map::default();
-    let mut others: Vec<Other> = Vec::new();
-    p.ledger.visit(device, |entry| match entry.space {
-        Space::Block => {
-            let unmapped = overlap(&unbacked, entry.key, entry.size);
-            paused = paused.saturating_add(unmapped);
-            let weight = sampling::weight(entry.size, entry.rate());
-            let bytes = sampling::weigh(entry.size - unmapped, weight);
-            add(&mut by_stack, entry.stack, bytes, sampling::weigh(1, weight));
-            too_many |=
-                blocks.len() >= BLOCKS_MOST || blocks.try_push((entry.key, entry.size)).is_err();
+        Remapped { owners, unbacked: vmm.space.unbacked(), mapped }
+    }
+
+    /// Whose a live allocation or block is, its device memory, and how many it stands for. `None`: it has none.
+    pub fn share(&self, entry: &Entry) -> Option<(StackId, u64, u64)> {
+        let &Entry { key, space, size, stack, kind, .. } = entry;
+        match space {
+            Space::Block => {
+                let weight = sampling::weight(size, entry.rate());
+                let backed = size - overlap(&self.unbacked, key, size);
+                Some((stack, sampling::weigh(backed, weight), sampling::weigh(1, weight)))
+            }
+            Space::Host => None,
+            _ if kind == Kind::Imported => None,
+            _ => {
+                let owner = if space == Space::Vmm { self.owners.get(&key) } else { None };
+                Some((owner.copied().unwrap_or(stack), physical::share(kind, size), 1))
+            }
         }
-        Space::Host => {}
-        _ if entry.kind == Kind::Imported => {}
-        // An entry without room in the list is in no part of the sum.
-        _ => drop(others.try_push(other(entry, &owners))),
+    }
+}
+
+/// Live bytes and their pieces by stack, a framework's blocks apart.
+#[derive(Default)]
+pub struct ByStack(Map<(StackId, bool), (u64, u64)>);
+
+impl ByStack {
+    /// Without host memory for it a stack is left out.
+    pub fn add(&mut self, stack: StackId, of_framework: bool, bytes: u64, count: u64) {
+        if let Ok(sum) = self.0.get_or_insert((stack, of_framework), (0, 0)) {
+            *sum = (sum.0.saturating_add(bytes), sum.1 + count);
+        }
+    }
+
+    /// Those that hold something, largest first.
+    pub fn rows(&self) -> Vec<Row> {
+        let row = |(&(stack, of_framework), &(bytes, count)): (_, &(u64, u64))| Row {
+            stack,
+            of_framework,
+            bytes,
+            count,
+        };
+        let held = self.0.iter().map(row).filter(|row| row.bytes > 0);
+        let mut rows = list_of(self.0.len(), held).unwrap_or_default();
+        rows.sort_unstable_by_key(|row| (Reverse(row.bytes), row.stack.0, row.of_framework));
+        rows
+    }
+}
+
+/// A driver allocation.
+struct Other {
+    key: u64,
+    space: Space,
+    size: u64,
+    physical: u64,
+    stack: StackId,
+}
+
+/// Looks at all live allocations of the device. `most`: stacks of a framework's blocks that are kept.
+pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
+    let mut remapped = Remapped::of(p);
+    let (mut blocks, mut too_many) = (Vec::new(), false);
+    let mut sums = ByStack::default();
+    let mut others: Vec<Other> = Vec::new();
+    p.ledger.visit(device, |entry| {
+        let Some((stack, bytes, count)) = remapped.share(entry) else { return };
+        let &Entry { key, space, size, .. } = entry;
+        if space == Space::Block {
+            sums.add(stack, true, bytes, count);
+            too_many |= blocks.len() >= BLOCKS_MOST || blocks.try_push((key, size)).is_err();
+        } else {
+            // An entry without room in the list is in no part of the sum.
+            let _ = others.try_push(Other { key, space, size, physical: bytes, stack });
+        }
     });
-    let holes = match too_many || blocks.is_empty() {
-        true => None,
-        false => pieces(&others, mapped)
-            .map(|pieces| holes(pieces, blocks, |number| others[number].held = true)),
-    };
-    let is_fixed = |other: &Other| {
-        other.held && (other.space == Space::Vmm || p.exports.any_in(other.range()))
-    };
-    let mut of_driver = Map::default();
-    for other in others.iter().filter(|other| !other.held) {
-        add(&mut of_driver, other.stack, other.physical, 1);
+    if too_many {
+        blocks.clear();
     }
-    let mut all = rows(&by_stack, true, most);
-    for row in rows(&of_driver, false, STACKS_MOST) {
-        let _ = all.try_push(row);
+    blocks.sort_unstable();
+    // The largest free range, if there are blocks in this range.
+    let hole = |range: Range<u64>| {
+        let mut inside = inside(&blocks, range.clone()).peekable();
+        inside.peek()?;
+        Some(holes(range, inside).map(|(_, bytes)| bytes).max().unwrap_or(0))
+    };
+    let mut largest_hole: Option<u64> = None;
+    // Objects with blocks: mappings side by side are one piece.
+    let mut of_blocks: Map<u64, ()> = Map::default();
+    remapped.mapped.sort_unstable_by_key(|(_, range)| range.start);
+    for run in remapped.mapped.chunk_by(|(_, a), (_, b)| a.end == b.start) {
+        let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) else { continue };
+        let Some(free) = hole(first.start..last.end) else { continue };
+        largest_hole = largest_hole.max(Some(free));
+        for (object, _) in run {
+            let _ = of_blocks.insert(*object, ());
+        }
     }
-    all.sort_unstable_by_key(order);
+    let mut fixed_segments = !of_blocks.is_empty() || p.vmm.lock().space.asleep_on(device) > 0;
+    for Other { key, space, size, physical, stack } in others {
+        let range = key..key.saturating_add(size);
+        let free = if space == Space::Device { hole(range.clone()) } else { None };
+        if free.is_some() {
+            largest_hole = largest_hole.max(free);
+            fixed_segments |= p.exports.any_in(range);
+        } else if space != Space::Vmm || !of_blocks.contains_key(&key) {
+            sums.add(stack, false, physical, 1);
+        }
+    }
+    let (mut rows, mut left) = (sums.rows(), [STACKS_MOST, most]);
+    rows.retain(|row| {
+        let left = &mut left[usize::from(row.of_framework)];
+        let is_kept = *left > 0;
+        *left = left.saturating_sub(1);
+        is_kept
+    });
+    rows.shrink_to_fit();
     // Between samples there are other blocks.
-    let holes = holes.filter(|_| !p.config.samples_blocks());
-    let fixed_segments = asleep > 0 || others.iter().any(is_fixed);
-    Held { rows: all, holes, paused, asleep, fixed_segments }
+    let largest_hole = largest_hole.filter(|_| !p.config.samples_blocks());
+    Held { rows, largest_hole, fixed_segments }
+}
+
+/// The blocks that begin in this range, of those with these addresses and sizes, which are sorted.
+fn inside(blocks: &[(u64, u64)], range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+    let (first, end) = (blocks.partition_point(|block| block.0 < range.start), range.end);
+    blocks[first..].iter().copied().take_while(move |(address, _)| *address < end)
 }
 
 /// Bytes of `[address, address + size)` in these ranges, which are sorted and apart.
-pub fn overlap(ranges: &[(u64, u64)], address: u64, size: u64) -> u64 {
+fn overlap(ranges: &[(u64, u64)], address: u64, size: u64) -> u64 {
     let end = address.saturating_add(size);
     let first = ranges.partition_point(|(_, to)| *to <= address);
     let touching = ranges[first..].iter().take_while(|(from, _)| *from < end);
     let part = |(from, to): &(u64, u64)| (*to).min(end).saturating_sub((*from).max(address));
     touching.map(part).sum()
-}
-
-fn other(entry: &Entry, owners: &Map<u64, StackId>) -> Other {
-    let &Entry { key, space, size, stack, .. } = entry;
-    let owner = if space == Space::Vmm { owners.get(&key) } else { None };
-    let stack = owner.copied().unwrap_or(stack);
-    let physical = physical::share(entry.kind, size);
-    Other { key, space, size, physical, stack, held: false }
-}
-
-/// Without host memory for it a stack is left out.
-fn add(sums: &mut Map<StackId, (u64, u64)>, stack: StackId, bytes: u64, count: u64) {
-    if let Ok(sum) = sums.get_or_insert(stack, (0, 0)) {
-        *sum = (sum.0.saturating_add(bytes), sum.1 + count);
-    }
-}
-
-fn rows(sums: &Map<StackId, (u64, u64)>, of_framework: bool, most: usize) -> Vec<Row> {
-    let row =
-        |(&stack, &(bytes, count)): (_, &(u64, u64))| Row { stack, of_framework, bytes, count };
-    let held = sums.iter().map(row).filter(|row| row.bytes > 0);
-    let mut rows = list_of(sums.len(), held).unwrap_or_default();
-    rows.sort_unstable_by_key(order);
-    rows.truncate(most);
-    rows.shrink_to_fit();
-    rows
-}
-
-fn order(row: &Row) -> (Reverse<u64>, u32, bool) {
-    (Reverse(row.bytes), row.stack.0, row.of_framework)
-}
-
-/// A piece of device memory with addresses: an allocation, or a mapping.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
-    range: Range<u64>,
-    /// Adjacent mapped pieces count as one.
-    mapped: bool,
-    /// The number of its allocation.
-    number: usize,
-}
-
-/// The allocations with addresses, and the mappings of the others. `None`: without host memory for them.
-fn pieces(others: &[Other], mapped: Vec<(u64, Range<u64>)>) -> Option<Vec<Piece>> {
-    let mut pieces = Vec::new();
-    let mut objects = Map::default();
-    for (number, other) in others.iter().enumerate() {
-        match other.space {
-            Space::Device => {
-                pieces.try_push(Piece { range: other.range(), mapped: false, number }).ok()?;
-            }
-            Space::Vmm => drop(objects.insert(other.key, number).ok()?),
-            _ => {}
-        }
-    }
-    for (object, range) in mapped {
-        if let Some(&number) = objects.get(&object) {
-            pieces.try_push(Piece { range, mapped: true, number }).ok()?;
-        }
-    }
-    Some(pieces)
-}
-
-/// The free bytes in pieces that contain blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holes {
-    pub free: u64,
-    pub largest: u64,
-}
-
-impl Holes {
-    fn with(self, (_, bytes): (u64, u64)) -> Holes {
-        Holes { free: self.free.saturating_add(bytes), largest: self.largest.max(bytes) }
-    }
-}
-
-/// `blocks`: address and size of each. The numbers of the pieces that hold some go to `held`.
-fn holes(
-    mut pieces: Vec<Piece>,
-    mut blocks: Vec<(u64, u64)>,
-    mut held: impl FnMut(usize),
-) -> Holes {
-    pieces.sort_unstable_by_key(|piece| piece.range.start);
-    blocks.sort_unstable();
-    let mut all = Holes::default();
-    let mut blocks = blocks.into_iter().peekable();
-    for run in pieces.chunk_by(|a, b| a.mapped && b.mapped && a.range.end == b.range.start) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-        let (start, end) = (first.range.start, last.range.end);
-        while blocks.next_if(|(address, _)| *address < start).is_some() {}
-        if blocks.peek().is_some_and(|(address, _)| *address < end) {
-            let inside = std::iter::from_fn(|| blocks.next_if(|(address, _)| *address < end));
-            all = vramtrace_format::holes::holes(start..end, inside).fold(all, Holes::with);
-            run.iter().for_each(|piece| held(piece.number));
-        }
-    }
-    all
 }
 
 #[cfg(test)]
@@ -267,41 +242,11 @@ mod tests {
         assert_eq!(overlap(&[], 0, 10), 0);
     }
 
-    fn piece(range: Range<u64>, mapped: bool, number: usize) -> Piece {
-        Piece { range, mapped, number }
-    }
-
-    fn found(pieces: &[Piece], blocks: &[(u64, u64)]) -> (Holes, Vec<usize>) {
-        let mut numbers = Vec::new();
-        let holes = holes(pieces.to_vec(), blocks.to_vec(), |number| numbers.push(number));
-        (holes, numbers)
-    }
-
     #[test]
-    fn before_between_and_behind_the_blocks() {
-        let pieces = [piece(1000..2000, false, 7), piece(0..500, false, 8)];
-        let (holes, numbers) = found(&pieces, &[(1700, 100), (1100, 200)]);
-        assert_eq!(holes, Holes { free: 100 + 400 + 200, largest: 400 });
-        assert_eq!(numbers, [7], "what holds no block is not the framework's");
-    }
-
-    #[test]
-    fn allocations_side_by_side_are_apart_and_mappings_are_one() {
-        let blocks = [(0, 100), (1900, 100)];
-        let apart = [piece(0..1000, false, 1), piece(1000..2000, false, 2)];
-        assert_eq!(found(&apart, &blocks).0, Holes { free: 1800, largest: 900 });
-        let mapped = [piece(0..1000, true, 1), piece(1000..2000, true, 2)];
-        let (holes, numbers) = found(&mapped, &blocks);
-        assert_eq!(holes, Holes { free: 1800, largest: 1800 });
-        assert_eq!(numbers, [1, 2]);
-        let gap = [piece(0..1000, true, 1), piece(1500..2000, true, 2)];
-        assert_eq!(found(&gap, &blocks).0, Holes { free: 1300, largest: 900 });
-    }
-
-    #[test]
-    fn blocks_outside_and_over_each_other_do_no_harm() {
-        let pieces = [piece(1000..2000, false, 1)];
-        let blocks = [(0, 10), (1000, 600), (1100, 100), (5000, 10), (u64::MAX, u64::MAX)];
-        assert_eq!(found(&pieces, &blocks).0, Holes { free: 400, largest: 400 });
+    fn blocks_of_a_range_begin_in_it() {
+        let blocks = [(900, 300), (1100, 200), (1700, 100), (u64::MAX, u64::MAX)];
+        let inside = |range| inside(&blocks, range).collect::<Vec<_>>();
+        assert_eq!(inside(1000..2000), [(1100, 200), (1700, 100)]);
+        assert_eq!(inside(0..900), []);
     }
 }

@@ -33,10 +33,9 @@ impl Budget {
     }
 }
 
-/// Who held it, and when.
-#[derive(Clone, Debug, Default)]
+/// Who held it.
+#[derive(Debug)]
 pub struct Kept {
-    pub time_ns: u64,
     /// The live bytes then. With as many, nothing was given or freed since.
     pub live: u64,
     pub held: Held,

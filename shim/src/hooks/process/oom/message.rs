@@ -1,18 +1,18 @@
-//! The text of a post-mortem, ten lines at most, from the facts that the trace gets and with the words of `vramtrace oom`.
+//! The text of a post-mortem, from the facts that the trace gets and with the words of `vramtrace oom`, which says more: the
+//! sum of the use and its parts, the cause with its figures, and the refusals that the program survived.
 #![allow(clippy::disallowed_methods)] // texts of one message, given back with it
 
-use super::Report;
-use super::burst::{Refusal, Use};
-use super::held::{self, Held, Row};
-use super::names::{Library, TORCH, with_names};
+use super::burst::Refusal;
+use super::held::{self, Row};
+use super::names::with_names;
+use super::{QUIET_S, Report};
 use crate::hooks::process::state::Process;
-use std::fmt::Write;
 use std::path::Path;
 use vramtrace_format::oom::{self, Cause, Figures, OtherLimit};
 use vramtrace_format::shown::shown;
 use vramtrace_format::size::{Bytes, enough};
 use vramtrace_format::torch_conf::{Bypass, CONF_VARIABLES};
-use vramtrace_format::{CacheBytes, DeviceId, OomEvidence, PostMortem, RefusedBy};
+use vramtrace_format::{DeviceId, OomEvidence, PostMortem, RefusedBy};
 
 /// What a post-mortem says.
 #[derive(Clone, Debug)]
@@ -26,14 +26,8 @@ pub struct Findings {
     pub card: Option<u64>,
     /// The source line of the request.
     pub requested_at: Option<String>,
-    /// The parts that make up the use.
-    pub parts: Vec<(String, u64)>,
-    /// Free bytes inside the framework's segments.
-    pub free_inside: u64,
-    /// The lines that hold most. `None`: not known.
+    /// The lines that hold most at the refusal. `None`: not known.
     pub holders: Vec<(Option<String>, Row)>,
-    /// How long before the refusal the holders were determined; `None`: at the refusal.
-    pub held_before_ns: Option<u64>,
     /// Other processes on the device.
     pub neighbours: Vec<(u32, Option<u64>)>,
     /// Whether expandable segments of PyTorch's allocator are not set, and could be.
@@ -42,45 +36,33 @@ pub struct Findings {
     pub other: Option<OtherLimit>,
     /// The trace with the details.
     pub trace: Option<String>,
-    /// For how long later refusals are not reported; `None`: the process ends.
-    pub quiet_s: Option<u64>,
 }
 
-/// Lines of the summary.
-const LINES: usize = 10;
+/// Holders that are listed.
+const HOLDERS: usize = 5;
 /// Longest line, in bytes: names come from files.
 const LINE_MOST: usize = 240;
-/// Libraries that are listed separately.
-const LIBRARIES_MOST: usize = 4;
 
 /// Names what was found.
 pub fn findings(p: &'static Process, report: &Report) -> Findings {
     with_names(p, |names| {
-        let Report { refusal, held, held_before_ns, neighbours } = report;
-        let Refusal { whole, in_use, event, .. } = *refusal;
+        let Report { refusal: Refusal { whole, event, .. }, held, neighbours } = report;
         let header = p.trace_writer.this_process();
         let rows = held.named(names);
         let placed = rows.iter().map(|(row, _)| (names.place(row.stack), *row));
         let holders = held::sums(placed);
-        let of_this_moment = if held_before_ns.is_none() { &rows[..] } else { &[] };
-        let in_cache = event.cache.map(|cache| cache.free());
         Findings {
-            event: PostMortem { largest_hole: held.holes.map(|holes| holes.largest), ..event },
-            whole: whole.max(event.size),
+            event: PostMortem { largest_hole: held.largest_hole, ..*event },
+            whole: *whole.max(&event.size),
             rank: header.rank,
             pid: header.pid,
             card: p.devices.known(event.device).map(|device| device.total_bytes),
             holders,
             requested_at: names.place(event.stack),
-            // The holders of another moment would not add up to this sum.
-            parts: parts(in_use, event.cache, held, of_this_moment),
-            free_inside: in_cache.or(held.holes.map(|holes| holes.free)).unwrap_or(0),
-            held_before_ns: *held_before_ns,
             neighbours: neighbours.clone(),
             could_expand: !held.fixed_segments && could_expand(p),
             other: OtherLimit::of(|name| p.config.setting(name)),
             trace: p.trace_writer.path().map(|path| as_typed(&path)),
-            quiet_s: (event.evidence != OomEvidence::EndedRefused).then_some(super::QUIET_S),
         }
     })
 }
@@ -100,70 +82,16 @@ fn could_expand(p: &'static Process) -> bool {
     !is_expandable && Bypass::of(|name| p.config.setting(name)).is_none()
 }
 
-/// The parts that add up to the use. `rows`: who holds it.
-fn parts(
-    in_use: Use,
-    cache: Option<CacheBytes>,
-    held: &Held,
-    rows: &[(Row, Option<Library>)],
-) -> Vec<(String, u64)> {
-    let mut left = in_use.live;
-    let mut parts = Vec::new();
-    let mut add = |name: &str, bytes| parts.push((name.to_string(), bytes));
-    if let Some(CacheBytes { allocated, reserved }) = cache {
-        // Unmapped memory of blocks is not in use.
-        let allocated = allocated.saturating_sub(held.paused);
-        let reserved = reserved.saturating_sub(held.asleep);
-        add("allocated", allocated);
-        add("free in cache", reserved.saturating_sub(allocated));
-        left = left.saturating_sub(reserved);
-    }
-    // Free memory of PyTorch's cache is listed as the cache's, not as a library's.
-    let is_listed =
-        |library: &&Library| !library.own && (cache.is_none() || library.title != TORCH);
-    let of_driver = rows.iter().filter(|(row, _)| !row.of_framework);
-    let libraries = of_driver
-        .filter_map(|(row, library)| Some((&library.as_ref().filter(is_listed)?.title, *row)));
-    for (title, row) in held::sums(libraries).into_iter().take(LIBRARIES_MOST) {
-        let bytes = row.bytes.min(left);
-        left -= bytes;
-        add(title, bytes);
-    }
-    add(if cache.is_some() { "other allocations" } else { "allocations" }, left);
-    add("context", in_use.contexts);
-    let rest = in_use.counted.saturating_sub(sum(parts.iter().map(|(_, bytes)| *bytes)));
-    parts.push(("other".to_string(), rest));
-    parts.retain(|(_, bytes)| *bytes > 0);
-    parts
-}
-
-/// Totals that a framework reports may have any value: the sum saturates.
-fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
-    bytes.fold(0, u64::saturating_add)
-}
-
 pub fn summary(found: &Findings) -> String {
     let mut lines = vec![head(found)];
     let mut line = |label: &str, text: String| lines.push(format!("  {label:<7} {text}"));
     line("limit", limit(found));
-    line("used", used(&found.parts));
-    line("why", why(found));
-    let absorbed = absorbed(found);
-    let room = LINES - 6 - usize::from(absorbed.is_some());
-    for (n, holder) in found.holders.iter().take(room).enumerate() {
-        line(if n == 0 { "holds" } else { "" }, holds(holder, found.held_before_ns));
-    }
-    if let Some(absorbed) = absorbed {
-        line("before", absorbed);
+    for (n, holder) in found.holders.iter().take(HOLDERS).enumerate() {
+        line(if n == 0 { "holds" } else { "" }, holds(holder));
     }
     line("try", advice(found));
     line("more", more(found));
-    let mut text = String::new();
-    for line in lines {
-        text.push_str(&plain(&line));
-        text.push('\n');
-    }
-    text
+    lines.iter().map(|line| plain(line) + "\n").collect()
 }
 
 /// File names may hold characters that break or colour a line.
@@ -178,12 +106,9 @@ fn plain(line: &str) -> String {
     text
 }
 
-fn of_cache(found: &Findings) -> bool {
-    found.event.evidence == OomEvidence::FrameworkGaveUp
-}
-
 fn figures(found: &Findings) -> Figures {
-    Figures::of(&found.event, found.free_inside).with_other_limit(found.other)
+    let free = found.event.cache.map_or(0, |cache| cache.free());
+    Figures::of(&found.event, free).with_other_limit(found.other)
 }
 
 fn head(found: &Findings) -> String {
@@ -213,31 +138,7 @@ fn limit(found: &Findings) -> String {
     text + &card.unwrap_or_default()
 }
 
-/// The sum, and its parts.
-fn used(parts: &[(String, u64)]) -> String {
-    let mut text = Bytes(sum(parts.iter().map(|(_, bytes)| *bytes))).to_string();
-    for (n, (name, bytes)) in parts.iter().enumerate() {
-        let _ = write!(text, " {} {name} {}", if n == 0 { '=' } else { '+' }, Bytes(*bytes));
-    }
-    text
-}
-
-fn why(found: &Findings) -> String {
-    let (figures, size) = (figures(found), found.event.size);
-    let in_cache = match found.event.cache.filter(|_| of_cache(found)) {
-        Some(cache) => {
-            let hole = figures.largest_hole.unwrap_or(0);
-            oom::in_cache(cache.allocated, found.free_inside, hole, size)
-        }
-        None => String::new(),
-    };
-    match figures.cause() {
-        Cause::Fragmentation => figures.in_pieces(""),
-        _ => figures.too_much(figures.left) + &in_cache,
-    }
-}
-
-fn holds((place, row): &(Option<String>, Row), before_ns: Option<u64>) -> String {
+fn holds((place, row): &(Option<String>, Row)) -> String {
     let what = match (row.of_framework, row.count) {
         (true, 1) => "block",
         (true, _) => "blocks",
@@ -245,20 +146,7 @@ fn holds((place, row): &(Option<String>, Row), before_ns: Option<u64>) -> String
         (false, _) => "allocations",
     };
     let place = place.as_deref().unwrap_or("where is not known");
-    let text = format!("{:>10} {place}   {} {what}", Bytes(row.bytes).to_string(), row.count);
-    match before_ns {
-        Some(ns) => format!("{text} ({:.1} ms earlier)", ns as f64 / 1e6),
-        None => text,
-    }
-}
-
-fn absorbed(found: &Findings) -> Option<String> {
-    let how = oom::absorbed(found.event.cache.is_some());
-    match found.event.absorbed {
-        0 => None,
-        1 => Some(format!("1 refusal {how}")),
-        n => Some(format!("{n} refusals {how}")),
-    }
+    format!("{:>10} {place}   {} {what}", Bytes(row.bytes).to_string(), row.count)
 }
 
 fn advice(found: &Findings) -> String {
@@ -275,7 +163,8 @@ fn advice(found: &Findings) -> String {
             all.push(format!("a cap of {}", enough(counted.saturating_add(found.whole))));
         }
         Some(RefusedBy::Driver) => {
-            let theirs = sum(found.neighbours.iter().filter_map(|(_, bytes)| *bytes));
+            let theirs = found.neighbours.iter().filter_map(|(_, bytes)| *bytes);
+            let theirs = theirs.fold(0, u64::saturating_add);
             if theirs > 0 && driver_free.unwrap_or(0).saturating_add(theirs) >= size {
                 let theirs = Bytes(theirs);
                 all.push(format!("another card: other processes hold {theirs} of this one"));
@@ -285,7 +174,7 @@ fn advice(found: &Findings) -> String {
         _ => {}
     }
     let most = figures.left.unwrap_or(0).max(largest_hole.unwrap_or(0));
-    all.push(if of_cache(found) {
+    all.push(if figures.of_cache {
         "a smaller batch".into()
     } else if most > 0 {
         format!("a smaller request: up to {} would have been served", Bytes(most))
@@ -305,7 +194,10 @@ fn more(found: &Findings) -> String {
     if places.flatten().any(|place| place.contains("+0x")) {
         text.push_str(" names the functions");
     }
-    let quiet = found.quiet_s.map_or(String::new(), |seconds| format!("quiet for {seconds} s; "));
+    let quiet = match found.event.evidence {
+        OomEvidence::EndedRefused => String::new(),
+        _ => format!("quiet for {QUIET_S} s; "),
+    };
     format!("{text}   ({quiet}VRAMTRACE_OOM_REPORT=off)")
 }
 

@@ -1,4 +1,4 @@
-//! The post-mortem: why the program is out of memory, in ten lines at most.
+//! The post-mortem: that the program is out of memory, by which limit, and who holds it, in ten lines at most.
 //!
 //! | step | where |
 //! |---|---|
@@ -26,8 +26,7 @@
 //! * **Figures of the refusal, not of the exit.** An interpreter frees its memory before the exit. So
 //!   each refusal stores the sums, and the holders (at most 128 stacks). Walks over the live memory may
 //!   take 1/100 of the time; two in a row are allowed, since a refused library empties its cache and
-//!   asks again. If the walk was omitted, the text says how old the holders are, and the sum names no
-//!   library.
+//!   asks again. If the walk was omitted and the memory has changed since, the text names no holders.
 //! * **The card.** Its free bytes are read at the first refusal of a burst, so that the next ones pay
 //!   no reading; so are the other processes on it where the driver refused. A burst that begins within
 //!   0.2 ms of a reading (or ten times what it took) uses that one.
@@ -46,7 +45,6 @@ use crate::hooks::process::state::Process;
 use crate::model::ledger::{DEVICES, device_at, device_index};
 use crate::model::torch_totals::{CacheTotals, TorchTotals};
 use crate::runtime::errno;
-use crate::runtime::fallible::list_of;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::own_stack;
@@ -54,7 +52,7 @@ use crate::runtime::stderr;
 use crate::runtime::uncancelled::uncancelled;
 use aftermath::Aftermath;
 pub use aftermath::keep_exit_status;
-use burst::{Burst, CardReading, Refusal, Use};
+use burst::{Burst, CardReading, Refusal};
 use held::Held;
 use kept::{Budget, Kept};
 use vramtrace_format::policy::OomReport;
@@ -105,9 +103,8 @@ impl Default for OomReporter {
 struct Report {
     /// With its evidence and with what was absorbed before.
     refusal: Refusal,
+    /// Empty if it is not known.
     held: Held,
-    /// How long before the refusal that was; `None`: at the refusal.
-    held_before_ns: Option<u64>,
     neighbours: Neighbours,
 }
 
@@ -130,11 +127,9 @@ impl State {
         let neighbours = burst.neighbours();
         let refusal = burst.at_exit(given)?;
         let refusal = burst.report(refusal, OomEvidence::EndedRefused);
-        let kept = self.kept[index].take();
-        let kept = kept.unwrap_or_else(|| Kept { live: refusal.in_use.live, ..Kept::default() });
-        let before = (kept.live != refusal.in_use.live)
-            .then(|| refusal.time_ns.saturating_sub(kept.time_ns));
-        Some(Report { refusal, held: kept.held, held_before_ns: before, neighbours })
+        let kept = self.kept[index].take().filter(|kept| kept.live == refusal.live);
+        let held = kept.map(|kept| kept.held).unwrap_or_default();
+        Some(Report { refusal, held, neighbours })
     }
 }
 
@@ -156,21 +151,6 @@ fn neighbours(p: &Process, device: DeviceId) -> Neighbours {
 fn driver_free(p: &Process, device: DeviceId) -> Option<u64> {
     let device = p.devices.known(device)?;
     p.nvml.memory(device).map(|memory| memory.free)
-}
-
-/// The names of the libraries that requested memory by these stacks; the flag says that the memory is a
-/// block of PyTorch's cache. An empty name: not known.
-pub fn libraries(
-    p: &'static Process,
-    stacks: &[(StackId, bool)],
-) -> Vec<((StackId, bool), String)> {
-    names::with_names(p, |names| {
-        let named = stacks.iter().map(|&(stack, block)| {
-            let library = names.library(stack, block);
-            ((stack, block), library.map(|library| library.title).unwrap_or_default())
-        });
-        list_of(stacks.len(), named).unwrap_or_default()
-    })
 }
 
 impl OomReporter {
@@ -202,10 +182,6 @@ impl OomReporter {
         let driver_free = Some(refused.driver_free).filter(|free| *free > 0);
         let event = PostMortem { by: Some(by), counted, limit, driver_free, ..refusal.event };
         refusal.event = event;
-        // A group's figure is of all its members.
-        if by != RefusedBy::Group {
-            refusal.in_use.counted = counted;
-        }
         let report = {
             let mut state = self.state.lock();
             let too_long = state.bursts[device_index(device)].refused(refusal);
@@ -251,7 +227,7 @@ impl OomReporter {
     /// Keeps the current holders for a report at exit, when the memory is freed. Walks once while
     /// nothing changes, and otherwise within the time budget.
     fn keep(&self, p: &'static Process, refusal: &Refusal) {
-        let (device, time_ns, live) = (refusal.event.device, refusal.time_ns, refusal.in_use.live);
+        let (device, time_ns, live) = (refusal.event.device, refusal.time_ns, refusal.live);
         let index = device_index(device);
         {
             let state = self.state.lock();
@@ -266,7 +242,7 @@ impl OomReporter {
         let _before = {
             let mut state = self.state.lock();
             state.looks.spend(now_ns, now_ns.saturating_sub(time_ns));
-            state.kept[index].replace(Kept { time_ns, live, held })
+            state.kept[index].replace(Kept { live, held })
         };
     }
 
@@ -292,8 +268,6 @@ fn requested(
     stack: StackId,
     cache: Option<CacheBytes>,
 ) -> Refusal {
-    let live = p.ledger.live(device);
-    let (counted, contexts) = (p.cap.counted(device), p.contexts.bytes_on(device));
     let event = PostMortem {
         device,
         by: None,
@@ -312,7 +286,7 @@ fn requested(
         // A number that is unique among live threads.
         thread: errno::here().address(),
         whole: size,
-        in_use: Use { counted, live, contexts },
+        live: p.ledger.live(device),
         event,
     }
 }
@@ -324,7 +298,7 @@ fn write_now(p: &'static Process, refusal: Refusal) {
     let all = || {
         let held = held::look(p, device, OF_BLOCKS_MOST);
         let neighbours = neighbours(p, device);
-        write(p, &Report { refusal, held, held_before_ns: None, neighbours });
+        write(p, &Report { refusal, held, neighbours });
     };
     own_stack::run(|| uncancelled(all));
 }

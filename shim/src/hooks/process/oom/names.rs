@@ -67,11 +67,11 @@ const DEEP: usize = 128;
 /// Native functions of the program that make up a place.
 const NATIVE_MOST: usize = 6;
 /// The name of PyTorch's libraries and packages in [`vramtrace_format::layers`].
-pub const TORCH: &str = "PyTorch";
+const TORCH: &str = "PyTorch";
 
 /// Runs `work` with the names of this process's stacks. Without a trace none is known.
-pub fn with_names<R>(p: &'static Process, work: impl Fn(&mut Names) -> R) -> R {
-    let named = |read: Read| {
+pub fn with_names<R>(p: &'static Process, mut work: impl FnMut(&mut Names) -> R) -> R {
+    let mut named = |read: Read| {
         let places = Places::of(&p.trace_writer.this_process());
         let places = places.patched_by(p.patchers.libraries());
         work(&mut Names { p, places, read, codes: Map::default() })
