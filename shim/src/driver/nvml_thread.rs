@@ -25,10 +25,11 @@
 //! until then NVML is not called there.
 
 use crate::driver::depth::inside;
+use crate::runtime::futex;
 use crate::runtime::lock::Lock;
+use crate::runtime::log::{self, Once};
 use crate::runtime::task::{SignalsBlocked, Storage, Work};
-use crate::runtime::{futex, log};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,15 +52,9 @@ const TAKEN: u32 = 1;
 /// The task of the last query did not end in time.
 const LEFT: u32 = 2;
 
-/// A filter of system calls, or a limit of tasks.
 #[cold]
-fn no_task() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    say_once(&SAID, "cannot create a task that queries NVML: while that is so");
-}
-
-fn say_once(said: &AtomicBool, why: &str) {
-    if !said.swap(true, Ordering::Relaxed) {
+fn say_once(which: Once, why: &str) {
+    if which.begins() {
         log::line(format_args!("{why}, the driver's own memory is counted at its last known size"));
     }
 }
@@ -105,7 +100,8 @@ impl Desk {
             return None;
         }
         if task.is_none() {
-            no_task();
+            // A filter of system calls, or a limit of tasks.
+            say_once(Once::NoTask, "cannot create a task that queries NVML: while that is so");
         }
         self.give_back();
         answer.lock().take()
@@ -135,10 +131,9 @@ impl Desk {
 
     #[cold]
     fn give_up(&self) {
-        static SAID: AtomicBool = AtomicBool::new(false);
         self.state.store(LEFT, Ordering::Release);
         futex::wake_all(&self.state);
-        say_once(&SAID, "NVML does not answer (a faulty GPU?): until it does");
+        say_once(Once::NvmlIsSilent, "NVML does not answer (a faulty GPU?): until it does");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::runtime::stderr;
 use std::fmt::{Arguments, Write};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vramtrace_format::shown::shown;
 
 /// Longest line, with its end.
@@ -33,6 +34,32 @@ pub fn line(what: Arguments) {
     let _ = write!(line, "vramtrace: {what}");
     line.bytes[line.len] = b'\n';
     stderr::write(&line.bytes[..=line.len]);
+}
+
+/// What is said once: by a process, or by the first of its forked children that comes there.
+#[derive(Clone, Copy)]
+pub enum Once {
+    PanicWithoutState,
+    NoHostMemory,
+    EarlyRanges,
+    NvtxStrings,
+    Devices,
+    DriverInternal,
+    Pools,
+    Streams,
+    RoundedAsByDefault,
+    NoTask,
+    NvmlIsSilent,
+}
+
+static SAID: AtomicU32 = AtomicU32::new(0);
+
+impl Once {
+    /// True for the first caller.
+    pub fn begins(self) -> bool {
+        let bit = 1 << self as u32;
+        SAID.load(Relaxed) & bit == 0 && SAID.fetch_or(bit, Relaxed) & bit == 0
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use crate::hooks::call::before_call;
 use crate::hooks::call::{Call, Row};
 use crate::hooks::process::live_sites;
 use crate::hooks::process::state::Process;
-use crate::runtime::{attention, log, own_stack, reserve};
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::runtime::log::{self, Once};
+use crate::runtime::{attention, own_stack, reserve};
 use vramtrace_format::{DeviceId, StopReason};
 
 /// At the end of each driver call.
@@ -45,7 +45,6 @@ fn maintain_and_ask(process: &'static Process) {
 /// the cap.
 #[cold]
 pub(in crate::hooks) fn stop_without_host_memory(process: &Process) {
-    static REPORTED: AtomicBool = AtomicBool::new(false);
     let stopped = process.trace_writer.stop(StopReason::MapFailed, libc::ENOMEM);
     let capped = process.cap.is_set() && !process.cap.only_warns();
     let rest = match (stopped, capped) {
@@ -56,7 +55,7 @@ pub(in crate::hooks) fn stop_without_host_memory(process: &Process) {
         (false, true) => "under the cap, GPU memory that cannot be counted is refused",
         (false, false) => return,
     };
-    if !REPORTED.load(Ordering::Relaxed) && !REPORTED.swap(true, Ordering::Relaxed) {
+    if Once::NoHostMemory.begins() {
         log::line(format_args!(
             "the system refuses host memory to this process (see RLIMIT_AS, RLIMIT_DATA, \
              vm.max_map_count, overcommit); {rest}"

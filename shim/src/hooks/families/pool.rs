@@ -7,9 +7,9 @@ use crate::hooks::process::target::known_device;
 use crate::hooks::process::texts::say_once;
 use crate::model::pools::{MOST, Pool as KnownPool, Seen};
 use crate::model::vmm::What;
+use crate::runtime::log::Once;
 use crate::runtime::reserve;
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicBool;
 use vramtrace_format::{Definition, PoolOrigin};
 
 pub(in crate::hooks) fn current_pool(
@@ -65,8 +65,7 @@ fn followed(
 
 #[cold]
 fn overflowed(p: &'static Process) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    say_once(&p.trace_writer, &SAID, || {
+    say_once(&p.trace_writer, Once::Pools, || {
         format!(
             "the recorder has no room for more than {MOST} memory pools at one time: what further ones \
              hold is not counted, and under a cap their requests are refused"

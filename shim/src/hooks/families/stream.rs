@@ -7,9 +7,9 @@ use crate::hooks::process::target::current_context;
 use crate::hooks::process::texts::say_once;
 use crate::model::attribution::driver_internal::{DriverActivity, Followed, Originator};
 use crate::model::stream_captures::Origin;
+use crate::runtime::log::Once;
 use crate::runtime::thread_slot;
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicBool;
 use vramtrace_format::Cause;
 use vramtrace_format::size::AsGiven;
 
@@ -123,9 +123,8 @@ pub fn create(call: Call<impl Row>) -> CUresult {
     let before = passed();
     let result = watched_by(call, target, followed, nameless, || call.forward());
     if let (None, Some(limit)) = (before, passed()) {
-        static SAID: AtomicBool = AtomicBool::new(false);
         let (device, limit) = (target.device.0, AsGiven(limit));
-        say_once(&p.trace_writer, &SAID, || {
+        say_once(&p.trace_writer, Once::Streams, || {
             format!(
                 "cuda:{device}: streams took memory over the limit of {limit}, which is known only afterwards"
             )

@@ -12,8 +12,8 @@ use crate::hooks::call::handler_exits::deferred;
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::{self, Process};
 use crate::model::torch_requests::{self, Request};
-use crate::runtime::log;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::runtime::log::{self, Once};
+use std::sync::atomic::Ordering;
 use vramtrace_format::block_size::MIN_BLOCK;
 use vramtrace_format::{BLOCK_REQUESTS, Definition, DeviceId};
 
@@ -44,9 +44,8 @@ pub fn divisions(api: Api, requested: u64, caller: usize) -> u64 {
 #[cold]
 #[inline(never)]
 fn find(api: Api, caller: usize) -> Option<usize> {
-    static SAID: AtomicBool = AtomicBool::new(false);
     let real = torch_calls::real(api, caller);
-    if real.is_none() && !SAID.swap(true, Ordering::Relaxed) {
+    if real.is_none() && Once::RoundedAsByDefault.begins() {
         log::line(format_args!(
             "roundup_power2_divisions was called, and no library has it: PyTorch's requests are rounded as by default"
         ));

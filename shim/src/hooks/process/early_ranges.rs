@@ -5,7 +5,7 @@ use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::mark_id;
 use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
-use crate::runtime::log;
+use crate::runtime::log::{self, Once};
 use crate::runtime::thread_slot::tid;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vramtrace_format::Mark;
@@ -25,12 +25,10 @@ struct Table {
     open: Vec<Early>,
     /// Ranges that any thread may end and that were recorded, and their names in the trace.
     names: Vec<(u64, u32)>,
-    is_said: bool,
 }
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static TABLE: Lock<Table> =
-    Lock::new(Table { open: Vec::new(), names: Vec::new(), is_said: false });
+static TABLE: Lock<Table> = Lock::new(Table { open: Vec::new(), names: Vec::new() });
 
 /// In a forked child the lock may be held by a thread that does not exist there, so it is never waited
 /// for.
@@ -49,7 +47,7 @@ pub fn push(name: String, number: Option<u64>) {
             return drop(table.open.try_push(Early { thread: tid(), name, number }));
         }
         table.open.clear();
-        if !std::mem::replace(&mut table.is_said, true) {
+        if Once::EarlyRanges.begins() {
             log::line(format_args!(
                 "more than {MOST} ranges are open before the process uses a GPU: they are not recorded"
             ));

@@ -1,8 +1,8 @@
 //! The strings and domains that the program registered with NVTX, by handle.
 
-use crate::runtime::log;
+use crate::runtime::log::{self, Once};
 use crate::runtime::reserve;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 const REGISTERED: usize = 1 << 12;
 
@@ -16,8 +16,7 @@ pub fn register(name: &str) -> usize {
     let at = STRING_COUNT.load(Ordering::Relaxed);
     // Without memory it has no name.
     if at >= REGISTERED || reserve::is_used() {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if at >= REGISTERED && !SAID.swap(true, Ordering::Relaxed) {
+        if at >= REGISTERED && Once::NvtxStrings.begins() {
             log::line(format_args!(
                 "more than {REGISTERED} registered NVTX strings and domains: further ones have no name"
             ));

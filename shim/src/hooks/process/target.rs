@@ -10,9 +10,9 @@ use crate::model::contexts::Target;
 use crate::model::contexts::{Arrival, By, Context};
 use crate::model::devices::Device;
 use crate::model::ledger::{DEVICES, device_index};
+use crate::runtime::log::Once;
 use crate::trace_writer::maintenance::ProcessView;
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicBool;
 use vramtrace_format::{ContextId, DeviceId};
 use vramtrace_format::{Definition, Event};
 
@@ -98,9 +98,8 @@ pub fn known_device(p: &'static Process, id: DeviceId) -> Option<&'static Device
     p.devices.get(id, device_query::ask, |device| {
         p.trace_writer.define(&device.definition());
         if device_index(id) == device_index(DeviceId::UNKNOWN) {
-            static SAID: AtomicBool = AtomicBool::new(false);
             let most = DEVICES - 1;
-            say_once(&p.trace_writer, &SAID, || {
+            say_once(&p.trace_writer, Once::Devices, || {
                 format!("more than {most} devices: the recorder has the totals of all further ones as one")
             });
         }

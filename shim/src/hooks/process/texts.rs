@@ -1,10 +1,9 @@
 //! Texts of the program and the driver, stored once in the trace and referred to by id.
 
 use crate::model::names::{Names, Use};
-use crate::runtime::log;
+use crate::runtime::log::{self, Once};
 use crate::trace_writer::TraceWriter;
 use core::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::Definition;
 
 /// Longest name that is kept, in bytes: names of C++ functions are long.
@@ -25,9 +24,9 @@ pub fn c_text_id(names: &Names, writer: &TraceWriter, text: &CStr) -> u32 {
     names.id(Use::Code, &text[..end], |definition| writer.try_define(definition))
 }
 
-/// Prints a line on stderr, and notes it in the trace, if `said` is not set yet.
-pub fn say_once(writer: &TraceWriter, said: &AtomicBool, text: impl FnOnce() -> String) {
-    if !said.load(Ordering::Relaxed) && !said.swap(true, Ordering::Relaxed) {
+/// Prints a line on stderr, and notes it in the trace.
+pub fn say_once(writer: &TraceWriter, which: Once, text: impl FnOnce() -> String) {
+    if which.begins() {
         let text = text();
         log::line(format_args!("{text}"));
         writer.define(&Definition::Note { text });

@@ -11,7 +11,8 @@ use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
 use crate::runtime::faults;
 use crate::runtime::hash_table::NoMemory;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::runtime::log::Once;
+use std::sync::atomic::Ordering;
 use vramtrace_format::summary::keep_largest_driver;
 use vramtrace_format::{
     Cause, ContextId, DeviceId, Event, StackId, SummaryDriver, SummaryMoment, Took,
@@ -231,8 +232,7 @@ impl NvmlReader {
         let has_overflowed = account.has_overflowed();
         drop(account);
         if has_overflowed {
-            static SAID: AtomicBool = AtomicBool::new(false);
-            say_once(&p.trace_writer, &SAID, || {
+            say_once(&p.trace_writer, Once::DriverInternal, || {
                 format!(
                     "more than {MOST} calls that made the driver take memory: the trace has the cause of \
                      further ones, not their function and stack"
