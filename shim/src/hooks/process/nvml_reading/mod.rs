@@ -83,8 +83,7 @@ impl NvmlReader {
     /// Under a cap, before each call: whether a device is to be read now. Usually this only reads the clock.
     #[inline(always)]
     pub fn due<'p>(&self, p: &'p Process) -> Due<'p> {
-        // Before the first context there is nothing to see.
-        if !p.cap.is_set() || !self.looked.load(Ordering::Relaxed) {
+        if !p.cap.is_set() {
             return Due::Not(0);
         }
         let (now, next) = (p.clock.now_ns(), self.next_ns.load(Ordering::Relaxed));
@@ -101,7 +100,7 @@ impl NvmlReader {
     /// Without a cap readings serve only the trace. Called about once a millisecond, at the end of a
     /// hook, outside all locks. Reads if the live bytes changed much, if calls wait for a reading, or after some time.
     pub fn now_and_then(&self, p: &Process) {
-        if p.cap.is_set() || !self.looked.load(Ordering::Relaxed) {
+        if p.cap.is_set() {
             return;
         }
         let Some(device) = self.whose_turn(p) else { return };
@@ -152,7 +151,7 @@ impl NvmlReader {
     /// The figures before a call that can make the driver take memory for itself.
     pub fn before(&self, p: &Process, device: &Device) -> FigureBefore {
         let live = p.ledger.live(device.id);
-        let used = self.memory_now(device).map(|memory| memory.used);
+        let used = self.memory(device).map(|memory| memory.used);
         if !p.contexts.any_on(device.id)
             && let Some(readings) = self.of(device.id)
         {
@@ -166,7 +165,7 @@ impl NvmlReader {
         self.handle_of(device)?;
         let grown = p.ledger.live(device.id).saturating_sub(before.live);
         let figure = self.figure(p, device);
-        let used = self.memory_now(device).map(|memory| memory.used);
+        let used = self.memory(device).map(|memory| memory.used);
         let taken = match (before.figure, figure, before.used, used) {
             (Figure::Bytes(before), Figure::Bytes(after), ..) => after.saturating_sub(before),
             (Figure::Absent, Figure::Bytes(after), ..) => after,
@@ -251,7 +250,7 @@ impl NvmlReader {
         if watched.last.lock().replace(figures) == Some(figures) && !named {
             return;
         }
-        let memory = self.memory_now(device);
+        let memory = self.memory(device);
         p.trace_writer.record(&Event::Sample(Sample {
             device: device.id,
             driver_free: memory.as_ref().map(|memory| memory.free),

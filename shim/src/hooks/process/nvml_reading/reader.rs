@@ -25,8 +25,6 @@ static OPENED: OnceRef<Functions> = OnceRef::new();
 pub struct NvmlReader {
     /// Made in this process's cuInit.
     desk: OnceRef<'static, Desk>,
-    /// Opening NVML was attempted; it may have failed.
-    pub(super) looked: AtomicBool,
     /// When the next reading is due under a cap; 0 = now, with or without one.
     pub(super) next_ns: AtomicU64,
     pub(super) turn: AtomicU8,
@@ -60,7 +58,6 @@ impl Default for NvmlReader {
     fn default() -> Self {
         NvmlReader {
             desk: OnceRef::new(),
-            looked: AtomicBool::new(false),
             next_ns: AtomicU64::new(0),
             turn: AtomicU8::new(0),
             readings: AtomicU64::new(0),
@@ -73,11 +70,6 @@ impl Default for NvmlReader {
 impl NvmlReader {
     /// The device's free and total bytes, of all processes. Queries NVML only, and only if it is open.
     pub fn memory(&self, device: &Device) -> Option<NvmlMemory> {
-        let is_open = self.looked.load(Ordering::Acquire);
-        is_open.then(|| self.memory_now(device)).flatten()
-    }
-
-    pub(super) fn memory_now(&self, device: &Device) -> Option<NvmlMemory> {
         let (nvml, handle) = self.handle_of(device)?;
         nvml.memory(handle)
     }
@@ -85,10 +77,7 @@ impl NvmlReader {
     /// The other processes on a device, with their bytes where NVML gives them. Empty if NVML is not open, or this process
     /// is not in its lists: then it cannot be distinguished from the others.
     pub fn others_on(&self, device: &Device) -> Vec<(u32, Option<u64>)> {
-        let is_open = self.looked.load(Ordering::Acquire);
-        let Some((nvml, handle)) = is_open.then(|| self.handle_of(device)).flatten() else {
-            return Vec::new();
-        };
+        let Some((nvml, handle)) = self.handle_of(device) else { return Vec::new() };
         let mut all = nvml.processes(handle);
         let listed = all.len();
         all.retain(|(process, _)| *process != pid());
@@ -128,9 +117,6 @@ impl NvmlReader {
 
     /// NVML, if it is open.
     fn nvml(&self) -> Option<Nvml> {
-        if !self.looked.load(Ordering::Relaxed) {
-            self.looked.store(true, Ordering::Release);
-        }
         Some(Nvml { functions: OPENED.get()?, desk: self.desk.get()? })
     }
 
