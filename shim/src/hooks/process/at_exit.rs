@@ -5,7 +5,6 @@
 //! kills run neither; the trace does not need them.
 
 use crate::driver::depth::outermost;
-use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::state;
 use crate::runtime::panic_boundary;
 use crate::runtime::uncancelled::uncancelled;
@@ -20,8 +19,7 @@ extern "C" fn at_exit() {
     // Exit from a signal handler that interrupted one of our hooks: its locks may be held by this
     // very thread.
     outermost(|| {
-        let _ =
-            panic_boundary::catch(|| uncancelled(|| patched_entries::look(process, Noted::AtOnce)));
+        let _ = panic_boundary::catch(|| uncancelled(|| process.patched_entries.look(process)));
         let _ = panic_boundary::catch(|| process.oom.at_exit(process));
         let _ = panic_boundary::catch(|| uncancelled(|| process.trace_writer.end(process)));
     });

@@ -3,7 +3,6 @@
 
 use crate::hooks::process::oom::held::{ByStack, Remapped, Row};
 use crate::hooks::process::oom::names::with_names;
-use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::state::Process;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
@@ -54,7 +53,7 @@ pub fn refresh(p: &'static Process) {
 
 #[cold]
 fn store(p: &'static Process, now_ns: u64) {
-    patched_entries::look(p, Noted::OnceSettled);
+    p.patched_entries.look(p);
     if let Some(live) = p.trace_writer.live() {
         live.page().update_sites(now_ns, &largest(p));
     }

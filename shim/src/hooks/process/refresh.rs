@@ -2,7 +2,6 @@
 //! itself.
 
 use crate::hooks::process::graph_reserves;
-use crate::hooks::process::patched_entries::{self, Noted};
 use crate::hooks::process::pool_reserves;
 use crate::hooks::process::state::Process;
 use crate::runtime::thread_slot;
@@ -31,9 +30,7 @@ pub fn refresh_reserves(p: &'static Process, device: DeviceId) {
 #[cold]
 pub fn refresh_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.reap();
-    if p.patchers.is_due(p.clock.now_ns()) {
-        patched_entries::look(p, Noted::AtOnce);
-    }
+    p.patched_entries.look_now_and_then(p);
     p.stream_captures.forget_ended_threads(thread_slot::lives);
     match p.nvml.is_fresh(p, device) {
         true => refresh_reserves(p, device),

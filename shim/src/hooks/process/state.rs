@@ -13,11 +13,10 @@ use crate::hooks::process::hot_page::{self, HotPage};
 use crate::hooks::process::live_sites::LiveSites;
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::oom::OomReporter;
-use crate::hooks::process::patched_entries::{self, Noted};
+use crate::hooks::process::patched_entries::PatchedEntries;
 use crate::hooks::process::timed::HookCost;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
-use crate::model::attribution::patchers::Patchers;
 use crate::model::block_sampling::BlockSampling;
 use crate::model::cap::{Cap, DeviceFacts};
 use crate::model::contexts::Contexts;
@@ -40,7 +39,7 @@ use crate::runtime::fallible_map::Map;
 use crate::runtime::found;
 use crate::runtime::loader;
 use crate::runtime::lock::{Left, Lock};
-use crate::runtime::log;
+use crate::runtime::log::{self, Once};
 use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
 use crate::trace_writer::TraceWriter;
@@ -84,7 +83,7 @@ pub struct Process {
     pub nvml: NvmlReader,
     pub names: Names,
     pub phases: Phases,
-    pub patchers: Patchers,
+    pub patched_entries: PatchedEntries,
 }
 
 impl Process {
@@ -133,7 +132,7 @@ impl Process {
             nvml: NvmlReader::default(),
             names: Names::new(config.max),
             phases: Phases::new(config.max),
-            patchers: Patchers::default(),
+            patched_entries: PatchedEntries::default(),
         }
         // SAFETY: every field was written above, this being the last.
         unsafe {
@@ -237,7 +236,7 @@ fn make_now() -> &'static Process {
             }
             record_settings(process);
             early_ranges::record(process);
-            patched_entries::look(process, Noted::AtOnce);
+            process.patched_entries.look(process);
             process
         }
         // SAFETY: nobody else has seen ours; the winner's is never freed.
@@ -286,10 +285,9 @@ pub fn panicked(at: &str, payload: Box<dyn Any + Send>) {
             .or_else(|| payload.is::<Left>().then_some(Left::WHY))
             .unwrap_or("no reason given");
         // Without a state (creating it panicked) the line is printed once, too.
-        static STATELESS: AtomicBool = AtomicBool::new(false);
         let first = match existing() {
             Some(process) => process.usage.first_panic(),
-            None => !STATELESS.swap(true, Ordering::Relaxed),
+            None => Once::PanicWithoutState.begins(),
         };
         if first {
             let rest = match existing().is_none() && without_state::is_cap_requested() {

@@ -1,8 +1,7 @@
 //! Memory that the driver takes beside the program's allocations: how much is not attributed to a call,
-//! and which call made it grow. And the libraries that hand on the requests of others.
+//! and which call made it grow.
 
 mod at_peak;
 pub mod driver_internal;
 mod originators;
-pub mod patchers;
 pub mod unattributed;

@@ -73,7 +73,7 @@ const TORCH: &str = "PyTorch";
 pub fn with_names<R>(p: &'static Process, mut work: impl FnMut(&mut Names) -> R) -> R {
     let mut named = |read: Read| {
         let places = Places::of(&p.trace_writer.this_process());
-        let places = places.patched_by(p.patchers.libraries());
+        let places = places.patched_by(p.patched_entries.libraries());
         work(&mut Names { p, places, read, codes: Map::default() })
     };
     let mut result = None;
