@@ -10,10 +10,9 @@ mod state;
 
 use super::budget::{Budget, Refusal};
 use crate::runtime::lock::{Guard, Lock};
-use crate::runtime::sharded_counter::ShardedCounter;
 pub use state::{Change, Reading, Ticket};
 use state::{State, block, padding};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 
 /// The fields that each call changes are on two cache lines, which the processor fetches together.
 #[derive(Default)]
@@ -21,15 +20,17 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub struct Growth {
     /// [`State::begun`], for a look without the lock.
     begun: AtomicU64,
+    /// Occupied bytes of live blocks by the ledger, and the part of them that rounding added to the
+    /// requested sizes. They change without the lock.
+    counted: AtomicI64,
+    padding: AtomicI64,
+    /// [`State::reserved`], for a look without the lock.
+    reserved: AtomicU64,
     state: Lock<State>,
-    /// Used bytes, and the part added by rounding, while no cap is in force; changed without a lock.
-    /// Under a cap it is closed, and `State` has everything.
-    striped: ShardedCounter,
     /// Time of the last reading that was made since it was due.
     looked_ns: AtomicU64,
 }
 
-const RARELY: u8 = 64;
 /// Least time between two readings of what is not known to have grown.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
@@ -38,26 +39,14 @@ impl Growth {
     /// [`Growth::finish`] with the same size. The ticket is one for [`Growth::ticket_after`].
     #[inline(always)]
     pub fn ask(&self, budget: &Budget, size: u64) -> Result<Ticket, Refusal> {
-        let mut state = self.state.lock();
-        state.asked = state.asked.wrapping_add(1);
-        if self.striped.is_open() || state.asked.is_multiple_of(RARELY) {
-            self.close(&mut state);
-        }
-        self.ask_from(state, budget, size, State::used)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn close(&self, state: &mut State) {
-        self.striped.close();
-        state.note(self.striped.sums());
+        self.ask_from(self.lock(), budget, size, State::used)
     }
 
     /// As `ask`, after the figures were read again: if the driver's used bytes are below the ledger's,
     /// the driver's are used.
     pub fn ask_again(&self, budget: &Budget, size: u64) -> Result<Ticket, Refusal> {
         let used = |state: &State| state.used().min(state.used_in_driver());
-        self.ask_from(self.lock_exactly(), budget, size, used)
+        self.ask_from(self.lock(), budget, size, used)
     }
 
     /// As `ask`, for memory whose blocks only the driver knows: graphs'.
@@ -117,7 +106,8 @@ impl Growth {
         let before = (state.reserved, state.charged());
         state.in_flight = state.in_flight.saturating_sub(block(size));
         if got {
-            state.count(size);
+            self.count(size, 1);
+            self.note(&mut state);
             state.driver_used = state.driver_used.saturating_add(size);
         }
         match reading {
@@ -142,7 +132,7 @@ impl Growth {
         report: impl FnOnce(Change),
     ) {
         // Nothing is promised beyond what is reserved, and that is as before: there is nothing to settle.
-        if state.reserved != before.0 || state.pending != 0 || self.striped.is_open() {
+        if state.reserved != before.0 || state.pending != 0 {
             self.settle_changed(state, budget, before, report);
         }
     }
@@ -161,78 +151,51 @@ impl Growth {
         if (state.reserved, state.charged()) != before {
             state.report(budget, reserved, charged, report);
         }
-        if self.striped.is_open() {
-            self.share(&state);
-        }
+        self.reserved.store(state.reserved, Ordering::Relaxed);
     }
 
     /// Notes a block that was allocated with no cap in force. True: the blocks do not fit into the
-    /// reserve as last read, so the driver should be read. (Of two threads at once, a later call may
-    /// return it.)
+    /// reserve as last read, so the driver should be read.
     #[inline(always)]
     pub fn allocated(&self, size: u64) -> bool {
-        match self.striped.add_within(block(size) as i64, padding(size) as i64) {
-            Some(false) => false,
-            taken => self.exhausted(if taken.is_some() { 0 } else { size }),
-        }
-    }
-
-    #[cold]
-    fn exhausted(&self, size: u64) -> bool {
-        let mut state = self.lock();
-        state.count(size);
-        self.share(&state);
-        state.used() > state.reserved
-    }
-
-    /// Divides the free part of the reserve between the threads.
-    fn share(&self, state: &State) {
-        self.striped.share(state.reserved.saturating_sub(state.used()));
+        self.count(size, 1) > self.reserved.load(Ordering::Relaxed) as i64
     }
 
     /// A block of this size was freed: its bytes are not in use any more, and stay reserved.
     #[inline(always)]
     pub fn freed(&self, size: u64) {
-        if !self.striped.add(-(block(size) as i64), -(padding(size) as i64)) {
-            self.freed_locked(size);
-        }
+        self.count(size, -1);
     }
 
-    #[inline(never)]
-    fn freed_locked(&self, size: u64) {
-        let mut state = self.lock();
-        state.counted = state.counted.wrapping_sub_unsigned(block(size));
-        state.padding = state.padding.wrapping_sub_unsigned(padding(size));
+    /// Returns the occupied bytes.
+    #[inline(always)]
+    fn count(&self, size: u64, times: i64) -> i64 {
+        if padding(size) != 0 {
+            self.padding.fetch_add(times * padding(size) as i64, Ordering::Relaxed);
+        }
+        let more = (block(size) as i64).wrapping_mul(times);
+        self.counted.fetch_add(more, Ordering::Relaxed).wrapping_add(more)
     }
 
     /// Whether no block is live or requested. To be called after a free that may be the last: of
     /// threads that free the last blocks concurrently, at least one gets true.
     pub fn is_unused(&self) -> bool {
         fence(Ordering::SeqCst);
-        let state = self.lock_exactly();
+        let state = self.lock();
         state.used().saturating_add(state.in_flight) == 0
     }
 
     #[inline]
     fn lock(&self) -> Guard<'_, State> {
         let mut state = self.state.lock();
-        if self.striped.is_open() {
-            self.note(&mut state);
-        }
+        self.note(&mut state);
         state
     }
 
-    #[cold]
-    #[inline(never)]
+    #[inline]
     fn note(&self, state: &mut State) {
-        state.note(self.striped.sums());
-    }
-
-    #[cold]
-    fn lock_exactly(&self) -> Guard<'_, State> {
-        let mut state = self.state.lock();
-        state.note(self.striped.sums());
-        state
+        state.counted = self.counted.load(Ordering::Relaxed);
+        state.padding = self.padding.load(Ordering::Relaxed);
     }
 
     /// True from time to time: the caller then reads the figures.
@@ -288,7 +251,7 @@ impl Growth {
 
     /// (reserved, used) as known; `used` is that of the blocks counted here.
     pub fn known(&self) -> (u64, u64) {
-        let state = self.lock_exactly();
+        let state = self.lock();
         (state.reserved, state.used())
     }
 }

@@ -167,7 +167,9 @@ impl Model {
         let growth = Growth {
             begun: AtomicU64::new(world.state.begun),
             state: Lock::new(world.state),
-            striped: ShardedCounter::default(),
+            counted: AtomicI64::new(world.state.counted),
+            padding: AtomicI64::new(world.state.padding),
+            reserved: AtomicU64::new(world.state.reserved),
             looked_ns: AtomicU64::default(),
         };
         let (budget, program) = (&budget, &self.programs[thread]);
@@ -217,7 +219,7 @@ impl Model {
             *me = Thread { at: me.at, ..Thread::default() };
         }
         world.counted = budget.counted();
-        world.state = *growth.state.lock();
+        world.state = *growth.lock();
         let (reserved, counted, limit) = (world.driver.reserved, world.counted, self.limit);
         assert!(
             reserved <= counted && counted <= limit,

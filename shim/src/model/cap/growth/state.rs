@@ -11,8 +11,7 @@ use vramtrace_format::physical::{GRAIN, POOL_STEP, round_up};
 pub(in crate::model::cap) struct State {
     /// Reserved bytes as last read from the driver; charged.
     pub(super) reserved: u64,
-    /// Occupied bytes of live blocks by the ledger, and the part of them that rounding added to the
-    /// requested sizes.
+    /// As they were when the lock was taken: see [`super::Growth`].
     pub(super) counted: i64,
     pub(super) padding: i64,
     /// Bytes of requests in the driver now.
@@ -26,13 +25,9 @@ pub(in crate::model::cap) struct State {
     /// The driver's figure of used bytes at the last reading that has one, plus requests granted since;
     /// frees lower it only at the next such reading. It does not include padding.
     pub(super) driver_used: u64,
-    pub(super) asked: u8,
     /// The most bytes that were in use or in flight since the latest applied read-back began. The
     /// driver may have grown up to this, whatever was freed since.
     pub(super) most: MostInUse,
-    /// The part of the counted bytes and padding that is in the cells, as last read. In closed cells it changes no more, but
-    /// for threads that were adding when they were closed: those are read at each `RARELY`th question.
-    pub(super) striped: (i64, i64),
 }
 
 /// Taken before the driver's figures are read, or before the request after which they are read. Of two readings, the one
@@ -67,20 +62,6 @@ impl State {
     #[inline]
     pub(super) fn used_in_driver(&self) -> u64 {
         self.driver_used.saturating_add(self.padding.max(0) as u64)
-    }
-
-    #[inline]
-    pub(super) fn count(&mut self, size: u64) {
-        self.counted = self.counted.wrapping_add_unsigned(block(size));
-        self.padding = self.padding.wrapping_add_unsigned(padding(size));
-    }
-
-    /// The cells as they are now.
-    #[inline]
-    pub(super) fn note(&mut self, striped: (i64, i64)) {
-        self.counted = self.counted.wrapping_add(striped.0.wrapping_sub(self.striped.0));
-        self.padding = self.padding.wrapping_add(striped.1.wrapping_sub(self.striped.1));
-        self.striped = striped;
     }
 
     #[inline]
