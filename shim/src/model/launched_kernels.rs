@@ -4,7 +4,7 @@
 use crate::runtime::fallible_map::Map;
 use crate::runtime::handle_set::{HandleSet, HandleSlots};
 use crate::runtime::lock::Lock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use vramtrace_format::ContextId;
 
 #[derive(Default)]
@@ -12,8 +12,7 @@ pub struct LaunchedKernels {
     launched: HandleSet,
     /// Kernels for which cuKernelGetFunction was called.
     loaded: HandleSet,
-    /// Whether there is more than one context: then a library's kernel has a first launch in each.
-    several: AtomicBool,
+    /// Contexts that were seen. If there is more than one, a library's kernel has a first launch in each.
     contexts: AtomicU32,
     /// CUkernel -> CUlibrary. A kernel can be launched like a function, but has its own query
     /// functions.
@@ -27,7 +26,7 @@ impl LaunchedKernels {
     /// contexts. It is called only if there is more than one.
     #[inline(always)]
     pub fn key(&self, function: usize, context: impl FnOnce() -> usize) -> usize {
-        if self.several.load(Ordering::Relaxed) { function ^ context() } else { function }
+        if self.contexts.load(Ordering::Relaxed) > 1 { function ^ context() } else { function }
     }
 
     /// Whether the function with this key was launched before.
@@ -47,7 +46,7 @@ impl LaunchedKernels {
 
     /// Whether there are, or were, several contexts.
     pub fn are_contexts_several(&self) -> bool {
-        self.several.load(Ordering::SeqCst)
+        self.contexts.load(Ordering::SeqCst) > 1
     }
 
     /// Whether cuKernelGetFunction was called for this kernel before.
@@ -61,11 +60,7 @@ impl LaunchedKernels {
 
     /// Returns whether there are several contexts from now on.
     pub fn context_seen(&self) -> bool {
-        let is_further = self.contexts.fetch_add(1, Ordering::Relaxed) > 0;
-        if is_further {
-            self.several.store(true, Ordering::SeqCst);
-        }
-        is_further
+        self.contexts.fetch_add(1, Ordering::SeqCst) > 0
     }
 
     /// Clears all: the driver may reuse handles.
