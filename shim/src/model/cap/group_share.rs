@@ -186,34 +186,4 @@ mod tests {
         a.align();
         assert_eq!(page.sum(0), 47);
     }
-
-    #[test]
-    fn threads_of_eight_members_never_pass_it_by_a_byte() {
-        const LIMIT: u64 = 1000;
-        let (page, _) = page();
-        let granted = AtomicU64::new(0);
-        let members: Vec<Budget> = (1..=8).map(|pid| budget(page, pid, LIMIT)).collect();
-        let count = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for (n, budget) in members.iter().enumerate() {
-                let (granted, count) = (&granted, &count);
-                scope.spawn(move || {
-                    for turn in 0..20_000u64 {
-                        let bytes = (turn * 7 + n as u64 * 13) % 400 + 1;
-                        if let Ok(promise) = budget.reserve(bytes, None) {
-                            let all = granted.fetch_add(bytes, SeqCst) + bytes;
-                            assert!(all <= LIMIT, "{all}");
-                            count.fetch_add(1, Relaxed);
-                            granted.fetch_sub(bytes, SeqCst);
-                            drop(promise);
-                        }
-                    }
-                });
-            }
-        });
-        assert!(count.load(Relaxed) > 1000);
-        assert_eq!(page.sum(0), 0);
-        page.begin_request(0);
-        assert_eq!(page.settled(0, 0), Some(0), "nobody asks any more");
-    }
 }
