@@ -25,6 +25,8 @@ impl Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = place.join(format!("run-{}-{n}", std::process::id()));
+        // What an earlier process with this number left after a failure.
+        let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();
         Scratch::at(dir)
     }
