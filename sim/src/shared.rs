@@ -227,7 +227,7 @@ fn is_alive(owner_word: u64) -> bool {
     start_time(pid).is_some_and(|start| owner(pid, start) == owner_word)
 }
 
-/// Start of a process in clock ticks since boot; None: there is none, or it is a zombie without
+/// Start of a process in clock ticks since boot, the same in all time namespaces; None: there is none, or it is a zombie without
 /// threads, whose memory is freed.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
@@ -239,7 +239,19 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
     if matches!(fields[0], "Z" | "X") && threads <= 1 {
         return None;
     }
-    fields.get(22 - 3)?.parse().ok()
+    let start: u64 = fields.get(22 - 3)?.parse().ok()?;
+    Some(start.wrapping_add_signed(-ticks_of_time_namespace()))
+}
+
+/// What the time since boot is ahead in this process's time namespace: start times are shown with it.
+fn ticks_of_time_namespace() -> i64 {
+    let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+    let seconds = offsets.lines().find_map(|line| {
+        let mut words = line.strip_prefix("boottime")?.split_ascii_whitespace();
+        words.next()?.parse::<i64>().ok()
+    });
+    // SAFETY: takes no pointer.
+    seconds.unwrap_or(0) * unsafe { libc::sysconf(libc::_SC_CLK_TCK) }
 }
 
 fn map(fd: i32) -> io::Result<&'static Table> {
