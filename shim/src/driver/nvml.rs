@@ -21,16 +21,12 @@ const UNAVAILABLE: u64 = u64::MAX;
 /// Processes on a device before the list goes to the heap.
 const FEW: usize = 32;
 
-/// Fills in entries of a list, which are words here.
-type List = unsafe extern "C-unwind" fn(NvmlDevice, *mut u32, *mut u64) -> i32;
-
-/// One of the lists of processes. The first word of an entry has the pid in its low half, the second the bytes.
+/// Fills in entries of a list of processes, which has them since R450.
 #[derive(Clone, Copy)]
-struct Processes {
-    list: List,
-    /// Words of an entry: more from `_v2` on.
-    words: usize,
-}
+struct List(unsafe extern "C-unwind" fn(NvmlDevice, *mut u32, *mut Entry) -> i32);
+
+/// The first word has the pid in its low half, the second the bytes.
+type Entry = [u64; 3];
 
 /// Each query runs on a separate thread: see [`crate::driver::nvml_thread`].
 #[derive(Clone, Copy)]
@@ -45,7 +41,7 @@ pub struct Functions {
     uuid: Option<unsafe extern "C-unwind" fn(NvmlDevice, *mut c_char, u32) -> i32>,
     memory_info: Option<unsafe extern "C-unwind" fn(NvmlDevice, *mut NvmlMemory) -> i32>,
     /// Compute, graphics, MPS: a process is in one or more of them with the same figure.
-    lists: [Option<Processes>; 3],
+    lists: [Option<List>; 3],
 }
 
 /// This process in the lists.
@@ -77,27 +73,20 @@ impl Functions {
             let uuid = function(find(c"nvmlDeviceGetUUID"));
             let memory_info = function(find(c"nvmlDeviceGetMemoryInfo"));
             let lists = [
-                [
+                (
                     c"nvmlDeviceGetComputeRunningProcesses_v3",
                     c"nvmlDeviceGetComputeRunningProcesses_v2",
-                    c"nvmlDeviceGetComputeRunningProcesses",
-                ],
-                [
+                ),
+                (
                     c"nvmlDeviceGetGraphicsRunningProcesses_v3",
                     c"nvmlDeviceGetGraphicsRunningProcesses_v2",
-                    c"nvmlDeviceGetGraphicsRunningProcesses",
-                ],
-                [
+                ),
+                (
                     c"nvmlDeviceGetMPSComputeRunningProcesses_v3",
                     c"nvmlDeviceGetMPSComputeRunningProcesses_v2",
-                    c"nvmlDeviceGetMPSComputeRunningProcesses",
-                ],
+                ),
             ]
-            .map(|[v3, v2, v1]| {
-                let now = function(find(v3)).or_else(|| function(find(v2)));
-                let of = |words| move |list| Processes { list, words };
-                now.map(of(3)).or_else(|| function(find(v1)).map(of(2)))
-            });
+            .map(|(v3, v2)| function(find(v3)).or_else(|| function(find(v2))).map(List));
             // SAFETY: NVML's own, without arguments.
             let begun = desk.ask(PATIENCE_AT_START, move || init() == SUCCESS) == Some(true);
             begun.then_some(Functions { handle_by_uuid, uuid, memory_info, lists })
@@ -191,29 +180,30 @@ impl Nvml {
     }
 }
 
-impl Processes {
+impl List {
     /// Calls `note` with pid and bytes of each process, on the thread that may hang. `Err`: why the library did not give
     /// the list.
     fn each(&self, device: NvmlDevice, mut note: impl FnMut(u32, Option<u64>)) -> Result<(), i32> {
-        let (mut few, mut many) = ([0; 3 * FEW], Vec::new());
+        let (mut few, mut many) = ([Entry::default(); FEW], Vec::new());
         loop {
             let is_first = many.is_empty();
-            let words = if is_first { &mut few[..self.words * FEW] } else { &mut many[..] };
-            let mut count = (words.len() / self.words) as u32;
+            let entries = if is_first { &mut few[..] } else { &mut many[..] };
+            let mut count = entries.len() as u32;
             // SAFETY: room for `count` entries; the library writes the number that it filled in.
-            let result = unsafe { (self.list)(device, &mut count, words.as_mut_ptr()) };
+            let result = unsafe { (self.0)(device, &mut count, entries.as_mut_ptr()) };
             let count = count as usize;
             if result == INSUFFICIENT_SIZE && is_first {
                 // More may have come since.
-                let room = self.words * count.saturating_add(FEW).min(1 << 20);
-                many = list_of(room, core::iter::repeat_n(0, room)).map_err(|_| result)?;
+                let room = count.saturating_add(FEW).min(1 << 20);
+                many = list_of(room, core::iter::repeat_n(Entry::default(), room))
+                    .map_err(|_| result)?;
                 continue;
             }
             if result != SUCCESS {
                 return Err(result);
             }
-            for entry in words.chunks_exact(self.words).take(count) {
-                note(entry[0] as u32, Some(entry[1]).filter(|used| *used != UNAVAILABLE));
+            for [pid, used, _] in entries.iter().take(count) {
+                note(*pid as u32, Some(*used).filter(|used| *used != UNAVAILABLE));
             }
             return Ok(());
         }
@@ -236,7 +226,7 @@ mod tests {
 
     /// A library with `device` as the number of processes; process n holds n MiB, process 3 does
     /// not tell.
-    unsafe extern "C-unwind" fn list(device: NvmlDevice, count: *mut u32, out: *mut u64) -> i32 {
+    unsafe extern "C-unwind" fn list(device: NvmlDevice, count: *mut u32, out: *mut Entry) -> i32 {
         let processes = device as usize as u32;
         // SAFETY: the caller's room is what it says.
         unsafe {
@@ -248,24 +238,24 @@ mod tests {
                 let used = if n == 3 { UNAVAILABLE } else { u64::from(n) << 20 };
                 // The rest of the first word is not set.
                 let entry = [u64::from(n) | 7 << 32, used, 0];
-                out.cast::<[u64; 3]>().add(n as usize).write(entry);
+                out.add(n as usize).write(entry);
             }
         }
         SUCCESS
     }
 
-    unsafe extern "C-unwind" fn refuses(_: NvmlDevice, _: *mut u32, _: *mut u64) -> i32 {
+    unsafe extern "C-unwind" fn refuses(_: NvmlDevice, _: *mut u32, _: *mut Entry) -> i32 {
         3
     }
 
-    const NOW: Option<Processes> = Some(Processes { list, words: 3 });
-    const REFUSES: Option<Processes> = Some(Processes { list: refuses, words: 2 });
+    const NOW: Option<List> = Some(List(list));
+    const REFUSES: Option<List> = Some(List(refuses));
 
     unsafe extern "C-unwind" fn by_uuid(_: *const c_char, _: *mut NvmlDevice) -> i32 {
         3
     }
 
-    fn nvml(lists: [Option<Processes>; 3]) -> Nvml {
+    fn nvml(lists: [Option<List>; 3]) -> Nvml {
         let functions = Functions { handle_by_uuid: by_uuid, uuid: None, memory_info: None, lists };
         Nvml { functions: Box::leak(Box::new(functions)), desk: Desk::open() }
     }
