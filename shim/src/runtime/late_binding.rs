@@ -98,7 +98,7 @@ macro_rules! functions {
     };
 }
 
-functions! { 21:
+functions! { 20:
     0 "_Unwind_Backtrace" UNWINDER, Returns(NOT_RAISED);
     1 "_Unwind_DeleteException" UNWINDER, Aborts;
     2 "_Unwind_GetDataRelBase" UNWINDER, Aborts;
@@ -119,7 +119,6 @@ functions! { 21:
     17 "pthread_mutex_trylock" c"libpthread.so.0", Returns(libc::EBUSY as usize);
     18 "pthread_setspecific" c"libpthread.so.0", Returns(libc::EINVAL as usize);
     19 "_Unwind_GetCFA" UNWINDER, Aborts;
-    20 "pthread_attr_setstack" c"libpthread.so.0", Returns(libc::ENOSYS as usize);
 }
 
 /// Looks the function up and jumps there, with the arguments and the stack of the call: the unwinder

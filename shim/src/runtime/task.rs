@@ -13,7 +13,6 @@
 //! The kernel stores the task's number in the control block, as for a thread (locks name their owner by
 //! it), and clears it at the task's end. The C library says to debuggers where the word is.
 
-use crate::runtime::hash_table::{pages, unmap};
 use crate::runtime::stack_bounds::for_debuggers;
 use crate::runtime::tls::thread_pointer;
 use crate::runtime::{elf, errno, futex, loader};
@@ -25,7 +24,6 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const STACK: usize = 1 << 20;
-const GUARD: usize = 1 << 16;
 /// Longest time for a new thread to run and end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Polls before the waiting thread sleeps: a few microseconds.
@@ -82,16 +80,15 @@ unsafe impl Sync for Storage {}
 impl Storage {
     /// Takes locks of the C library, and calls malloc. `None`: the system permits no thread.
     pub fn make() -> Option<Storage> {
-        let memory = pages(STACK).ok()?;
         // Leaked: the thread may be late.
         let birth: &'static Birth = Box::leak(Box::default());
-        if !make_thread(memory, birth) {
-            unmap(memory, STACK);
-            return None;
-        }
+        make_thread(birth).then_some(())?;
         let until = Instant::now() + PATIENCE;
         let task = || birth.number.load(Ordering::Acquire);
-        sleep_until(until, || task() != 0).then_some(())?;
+        while task() == 0 {
+            (Instant::now() < until).then_some(())?;
+            std::thread::sleep(Duration::from_micros(20));
+        }
         let at = birth.number_at.load(Ordering::Relaxed) as *mut u32;
         // SAFETY: a word of the control block, which stays: the thread is never joined.
         let number = (!at.is_null()).then(|| unsafe { AtomicU32::from_ptr(at) })?;
@@ -159,8 +156,8 @@ extern "C" fn be_born(birth: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Makes a thread that takes no signal, on this memory.
-fn make_thread(memory: *mut u8, birth: &'static Birth) -> bool {
+/// Makes a thread that takes no signal and is never joined: so the C library keeps its stack.
+fn make_thread(birth: &'static Birth) -> bool {
     type Create = unsafe extern "C" fn(
         *mut libc::pthread_t,
         *const libc::pthread_attr_t,
@@ -171,7 +168,7 @@ fn make_thread(memory: *mut u8, birth: &'static Birth) -> bool {
     let create = elf::c_library_function(b"pthread_create");
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = 0;
-    // SAFETY: the C library's function; the memory stays mapped if there is a thread.
+    // SAFETY: the C library's functions.
     unsafe {
         let create: Create = match create {
             Some(create) => core::mem::transmute::<usize, Create>(create),
@@ -181,10 +178,7 @@ fn make_thread(memory: *mut u8, birth: &'static Birth) -> bool {
             return false;
         }
         let attributes = attributes.as_mut_ptr();
-        libc::mprotect(memory.cast(), GUARD, libc::PROT_NONE);
-        if libc::pthread_attr_setstack(attributes, memory.cast(), STACK) != 0 {
-            return false;
-        }
+        libc::pthread_attr_setstacksize(attributes, STACK);
         let _blocked = SignalsBlocked::new();
         // The attributes hold no memory, and are left: below glibc 2.32 destroying them calls the
         // program's free().
@@ -203,16 +197,6 @@ fn sequences(thread_pointer: usize) -> Option<usize> {
         let area = thread_pointer.wrapping_add_signed(*(offset as *const isize));
         is_used.then_some(area)
     }
-}
-
-fn sleep_until(until: Instant, is: impl Fn() -> bool) -> bool {
-    while !is() {
-        if Instant::now() >= until {
-            return false;
-        }
-        std::thread::sleep(Duration::from_micros(20));
-    }
-    true
 }
 
 /// Waits until the task has ended, and the system counts it no more: that takes the kernel a few microseconds after the
@@ -426,8 +410,12 @@ mod tests {
             assert_eq!(seen.pointer.load(Ordering::Relaxed), storage.thread_pointer);
             assert_ne!(storage.thread_pointer, thread_pointer());
             // On a busy machine the kernel may remove it after the last look.
-            let ended = || !std::path::Path::new(&format!("/proc/self/task/{task}")).exists();
-            assert!(sleep_until(Instant::now() + PATIENCE, ended));
+            let name = format!("/proc/self/task/{task}");
+            let until = Instant::now() + PATIENCE;
+            while std::path::Path::new(&name).exists() {
+                assert!(Instant::now() < until);
+                std::thread::yield_now();
+            }
             tasks.push(task);
         }
         tasks.dedup();
