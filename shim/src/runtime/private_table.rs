@@ -41,7 +41,6 @@ use core::cell::Cell;
 use core::ffi::CStr;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use core::time::Duration;
 use std::io::Write;
 
 /// The table of a task. A reference to it proves that the code runs in a task.
@@ -202,36 +201,21 @@ fn run_in_task<R>(work: impl FnOnce(&Table) -> R) -> Result<R, NoTask> {
     Err(NoTask { errno: libc::EPERM })
 }
 
-/// How often a task is tried to be made: the limits on tasks may be reached for a moment.
-const TRIES: u32 = 3;
-
 /// Runs `enter` in a task, and waits for its end. `is_copied`: it gets a copy of the table.
 fn start(is_copied: bool, mut enter: &mut dyn FnMut()) -> Result<(), NoTask> {
     let files = if is_copied { 0 } else { libc::CLONE_FILES };
     let stack = own_stack::take().ok_or(NoTask { errno: libc::ENOMEM })?;
-    let _blocked = SignalsBlocked::new();
-    for left in (0..TRIES).rev() {
-        let number = AtomicU32::new(0);
-        // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
-        let top = stack.top() - 64;
-        let place = Place { stack: top, thread_pointer: thread_pointer(), number: &number };
-        let made = match task_step_granted(TASK) {
-            // SAFETY: `call` gets a closure. This thread waits while the task uses its storage.
-            true => unsafe { task::start(files, place, task::call, (&raw mut enter).cast()) },
-            false => Err(libc::EAGAIN),
-        };
-        match made {
-            Ok(task) => {
-                task::wait(&number, task, None);
-                return Ok(());
-            }
-            Err(libc::EAGAIN | libc::ENOMEM) if left > 0 => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(errno) => return Err(NoTask { errno }),
-        }
+    let (_blocked, number) = (SignalsBlocked::new(), AtomicU32::new(0));
+    if !task_step_granted(TASK) {
+        return Err(NoTask { errno: libc::EAGAIN });
     }
-    Err(NoTask { errno: libc::EAGAIN })
+    // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
+    let top = stack.top() - 64;
+    let place = Place { stack: top, thread_pointer: thread_pointer(), number: &number };
+    // SAFETY: `call` gets a closure. This thread waits while the task uses its storage.
+    let made = unsafe { task::start(files, place, task::call, (&raw mut enter).cast()) };
+    task::wait(&number, made.map_err(|errno| NoTask { errno })?, None);
+    Ok(())
 }
 
 /// Leaves the table of the process for one of the task's own. False: refused.
