@@ -7,7 +7,6 @@ use crate::hooks::call::request::site_at;
 use crate::hooks::call::{Call, Row};
 use crate::hooks::process::nvml_reading::activity::{ActivityGuard, AttributedReading};
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
-use crate::hooks::process::refresh::refresh_reserves;
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::target::{current_target, known_device};
@@ -70,12 +69,7 @@ impl TrackedCall {
         };
         let own = AttributedReading { taking, on_growth: &mut on_growth };
         // During a stream capture the driver is called only where necessary.
-        let asks = !p.stream_captures.any();
-        let reserves = || {
-            if asks {
-                refresh_reserves(p, device);
-            }
-        };
+        let reserves = !p.stream_captures.any();
         p.nvml.read_within_budget(p, taking.device, reserves, Some(own));
     }
 }

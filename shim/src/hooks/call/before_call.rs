@@ -76,7 +76,7 @@ fn limit_changed(p: &'static Process, device: DeviceId) {
 /// they were never read. During a stream capture only NVML is read.
 fn look(p: &'static Process, id: DeviceId) {
     match p.devices.known(id) {
-        Some(device) if p.stream_captures.any() => p.nvml.read(p, device, || (), None),
+        Some(device) if p.stream_captures.any() => p.nvml.read(p, device, false, None),
         Some(_) => refresh_usage(p, id),
         None => {}
     }

@@ -12,10 +12,9 @@ use vramtrace_format::DeviceId;
 /// they are.
 #[cold]
 pub fn refresh_usage(p: &'static Process, device: DeviceId) {
-    let reserves = || refresh_reserves(p, device);
     match p.devices.known(device) {
-        Some(device) => p.nvml.read(p, device, reserves, None),
-        None => reserves(),
+        Some(device) => p.nvml.read(p, device, true, None),
+        None => refresh_reserves(p, device),
     }
 }
 

@@ -9,7 +9,6 @@ use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Or
 use crate::model::devices::Device;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
-use crate::runtime::faults;
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::log::Once;
 use std::sync::atomic::Ordering;
@@ -19,11 +18,9 @@ use vramtrace_format::{
 };
 
 /// Without a cap all readings, and under a cap those after calls, may take this long in all and a fixed share of the
-/// process's life: NVML is slow where many processes share a GPU. (A reading takes 0.2 to 0.8 ms on an H100.) The first
-/// few may take longer: at the start most of the driver's memory comes.
-const ADVANCE_NS: u64 = 30_000_000;
-const FIRST_READINGS: u64 = 40;
-const ADVANCE_OF_FIRST_NS: u64 = 100_000_000;
+/// process's life: NVML is slow where many processes share a GPU. (A reading takes 0.2 to 0.8 ms on an H100, and at the start
+/// most of the driver's memory comes.)
+const ADVANCE_NS: u64 = 100_000_000;
 const SHARE: u64 = 1000;
 /// After the first calls of one originator in a row a reading follows at most in so many times the duration of one. The
 /// next reading shows what they took together.
@@ -106,7 +103,7 @@ impl NvmlReader {
     /// or NVML cannot give it.
     pub fn begin(
         &'static self,
-        p: &Process,
+        p: &'static Process,
         device: &'static Device,
         call: Followed,
     ) -> Option<ActivityGuard> {
@@ -119,7 +116,7 @@ impl NvmlReader {
             return None;
         }
         if watched.account.lock().waits_for_other(call) && self.is_within_budget(p) {
-            self.read_within_budget(p, device, || (), None);
+            self.read_within_budget(p, device, false, None);
         }
         if doing == DriverActivity::Graphs {
             watched.account.lock().graph_call_begins(call);
@@ -145,27 +142,23 @@ impl NvmlReader {
     }
 
     pub(super) fn is_within_budget(&self, p: &Process) -> bool {
-        let advance_ns = match self.readings.load(Ordering::Relaxed) < FIRST_READINGS {
-            true => ADVANCE_OF_FIRST_NS,
-            false => ADVANCE_NS,
-        };
-        let allowed_ns = advance_ns.saturating_add(p.clock.now_ns() / SHARE);
+        let allowed_ns = ADVANCE_NS.saturating_add(p.clock.now_ns() / SHARE);
         self.spent_ns.load(Ordering::Relaxed) <= allowed_ns
     }
 
     /// A reading whose time counts.
     pub fn read_within_budget(
         &self,
-        p: &Process,
+        p: &'static Process,
         device: &Device,
-        reserves: impl Fn(),
+        reserves: bool,
         own: Option<AttributedReading<'_>>,
     ) {
-        let began_ns = p.clock.now_ns();
         self.read(p, device, reserves, own);
-        self.readings.fetch_add(1, Ordering::Relaxed);
-        let cost_ns = faults::reading_cost_ns(p.clock.now_ns().saturating_sub(began_ns));
-        self.spent_ns.fetch_add(cost_ns, Ordering::Relaxed);
+        if let Some(watched) = self.of(device.id) {
+            let cost_ns = watched.read_duration_ns.load(Ordering::Relaxed);
+            self.spent_ns.fetch_add(cost_ns, Ordering::Relaxed);
+        }
     }
 
     /// Notes a call whose effect may appear only at the next reading of this device, for example on a

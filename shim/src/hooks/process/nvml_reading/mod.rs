@@ -11,7 +11,7 @@
 //! their creation, and cuCtxSetLimit, by its forecast. Where no other process can use the card, its used bytes stand for the
 //! figure ([`exclusive`]).
 //!
-//! Without a cap readings take 30 ms in all (the first 40 up to 0.1 s) and at most 1/1,000 of the process's life
+//! Without a cap readings take 0.1 s in all and at most 1/1,000 of the process's life
 //! ([`activity`]): NVML is slow where many processes share a GPU. Under a cap that holds for those after calls, and the others take at most a twentieth. The
 //! next reading shows what an omitted one would have shown.
 
@@ -22,6 +22,7 @@ pub mod reader;
 use crate::driver::nvml::Figure;
 use crate::hooks::process::nvml_reading::activity::AttributedReading;
 use crate::hooks::process::nvml_reading::reader::{NvmlReader, pid};
+use crate::hooks::process::refresh::refresh_reserves;
 use crate::hooks::process::state::Process;
 use crate::model::attribution::unattributed::{AccountedBytes, Bounds};
 use crate::model::devices::Device;
@@ -99,7 +100,7 @@ impl NvmlReader {
 
     /// Without a cap readings serve only the trace. Called about once a millisecond, at the end of a
     /// hook, outside all locks. Reads if the live bytes changed much, if calls wait for a reading, or after some time.
-    pub fn now_and_then(&self, p: &Process) {
+    pub fn now_and_then(&self, p: &'static Process) {
         if p.cap.is_set() {
             return;
         }
@@ -113,7 +114,7 @@ impl NvmlReader {
         let is_busy = moved >= MUCH && !watched.was_read_within(COST_SHARE_MOVED, now);
         let is_wanted = || (is_busy || watched.is_awaited(now)) && self.is_within_budget(p);
         if requested || is_idle || is_wanted() {
-            self.read_within_budget(p, device, || (), None);
+            self.read_within_budget(p, device, false, None);
         }
     }
 
@@ -178,36 +179,39 @@ impl NvmlReader {
     }
 
     /// Reads NVML's figure of this process, charges growth, attributes it, and records a sample.
-    /// `reserves` reads pools and graphs: before the figure and after it. `own`: the call after which
+    /// `reserves`: pools and graphs are read too, before the figure and after it. `own`: the call after which
     /// the reading is made.
     pub fn read(
         &self,
-        p: &Process,
+        p: &'static Process,
         device: &Device,
-        reserves: impl Fn(),
+        reserves: bool,
         own: Option<AttributedReading<'_>>,
     ) {
-        if !NvmlReader::is_wanted(p) {
-            reserves();
-            return;
+        let read_reserves = || {
+            if reserves {
+                refresh_reserves(p, device.id);
+            }
+        };
+        read_reserves();
+        if NvmlReader::is_wanted(p) {
+            let began_ns = clock::mono_ns();
+            self.read_wanted(p, device, read_reserves, own);
+            p.cost.add_reading(clock::elapsed_ns(began_ns));
         }
-        let began_ns = clock::mono_ns();
-        self.read_wanted(p, device, reserves, own);
-        p.cost.add_reading(clock::elapsed_ns(began_ns));
     }
 
     fn read_wanted(
         &self,
         p: &Process,
         device: &Device,
-        reserves: impl Fn(),
+        read_reserves: impl Fn(),
         own: Option<AttributedReading<'_>>,
     ) {
-        reserves();
         let before = accounted(p, device.id);
         let began_ns = p.clock.now_ns();
         let figure = self.figure(p, device);
-        reserves();
+        read_reserves();
         let after = accounted(p, device.id);
         let context_bytes = p.contexts.bytes_on(device.id);
         let Some(watched) = self.of(device.id) else { return };

@@ -28,8 +28,7 @@ pub struct NvmlReader {
     /// When the next reading is due under a cap; 0 = now, with or without one.
     pub(super) next_ns: AtomicU64,
     pub(super) turn: AtomicU8,
-    /// The readings whose time counts, and what they have taken so far.
-    pub(super) readings: AtomicU64,
+    /// What the readings have taken whose time counts.
     pub(super) spent_ns: AtomicU64,
     pub(super) devices: [DeviceReadings; DEVICES],
 }
@@ -60,7 +59,6 @@ impl Default for NvmlReader {
             desk: OnceRef::new(),
             next_ns: AtomicU64::new(0),
             turn: AtomicU8::new(0),
-            readings: AtomicU64::new(0),
             spent_ns: AtomicU64::new(0),
             devices: std::array::from_fn(|_| DeviceReadings::default()),
         }
