@@ -6,6 +6,7 @@ use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::mark_id;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use vramtrace_format::Mark;
+use vramtrace_format::shown::cut;
 
 /// Bytes of a name that are kept.
 pub const LONGEST: usize = 200;
@@ -17,11 +18,7 @@ fn whole(domain: usize, name: &str) -> String {
         domain if name.is_empty() => domain.to_string(),
         domain => format!("{domain}/{name}"),
     };
-    let mut end = whole.len().min(LONGEST);
-    while !whole.is_char_boundary(end) {
-        end -= 1;
-    }
-    whole.truncate(end);
+    whole.truncate(cut(&whole, LONGEST).len());
     whole
 }
 

@@ -5,6 +5,7 @@ use crate::runtime::log::{self, Once};
 use crate::trace_writer::TraceWriter;
 use core::ffi::CStr;
 use vramtrace_format::Definition;
+use vramtrace_format::shown::cut;
 
 /// Longest name that is kept, in bytes: names of C++ functions are long.
 const LONGEST: usize = 4000;
@@ -17,11 +18,7 @@ pub fn mark_id(names: &Names, writer: &TraceWriter, name: &str) -> u32 {
 /// The id of the name of a function or module, from the program or the driver.
 pub fn c_text_id(names: &Names, writer: &TraceWriter, text: &CStr) -> u32 {
     let text = text.to_string_lossy();
-    let mut end = text.len().min(LONGEST);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    names.id(Use::Code, &text[..end], |definition| writer.try_define(definition))
+    names.id(Use::Code, cut(&text, LONGEST), |definition| writer.try_define(definition))
 }
 
 /// Prints a line on stderr, and notes it in the trace.
