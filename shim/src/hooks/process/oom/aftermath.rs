@@ -10,19 +10,16 @@ use crate::runtime::log;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
-use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::policy::OomReport;
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, Event, Refused, RefusedBy};
 
-/// Not known.
-const NO_STATUS: i32 = i32::MIN;
 /// Results that do not count as the next failed call: out of memory (recorded as a refusal), not found, not
 /// ready, and that of calls of destructors after the driver has ended.
 const ANSWERS: [i32; 4] = [2, 500, 600, CUDA_ERROR_DEINITIALIZED];
 
 /// What `exit` was called with, or `main` returned.
-static STATUS: AtomicI32 = AtomicI32::new(NO_STATUS);
+static STATUS: AtomicI32 = AtomicI32::new(0);
 static IS_KEPT: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -87,7 +84,7 @@ impl Aftermath {
             return;
         };
         let status = STATUS.load(Relaxed);
-        if status != NO_STATUS && status != 0 {
+        if status != 0 {
             p.trace_writer.record(&Event::ExitStatus { status });
         }
         let Some((api, result)) = error else { return };
@@ -99,20 +96,13 @@ impl Aftermath {
         let Some(library) = who.filter(|library| !library.own && !library.is_torch_cache) else {
             return;
         };
-        let other = OtherLimit::of(|name| p.config.setting(name));
-        let whose = match (refused.by, Figures::of_refused(&refused, other).cause()) {
-            (RefusedBy::Group, _) => "the group's cap",
-            (_, Cause::Mps) => "MPS (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)",
-            (_, Cause::Cgroup) => "the kernel's cgroup (dmem.max)",
-            (RefusedBy::Driver, _) => "the card",
+        let by = match refused.by {
+            RefusedBy::Group => "the group's cap",
+            RefusedBy::Driver => "the driver",
             _ => "the cap",
         };
-        let ended = match status {
-            NO_STATUS => String::new(),
-            status => format!("; the process ended with status {status}"),
-        };
         log::line(format_args!(
-            "{} was refused {} on cuda:{} by {whose} and went on; the next error was {} with {result}{ended}",
+            "{} was refused {} on cuda:{} by {by} and went on; the next error was {} with {result}",
             library.title,
             Bytes(refused.size),
             device.0,
