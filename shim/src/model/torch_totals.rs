@@ -5,7 +5,7 @@ use crate::model::ledger::{DEVICES, device_at, device_index};
 use crate::model::torch_lanes::Lane;
 use crate::model::totals_due::{Met, Request};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use vramtrace_format::{DeviceId, Event, SiteId};
+use vramtrace_format::{CacheBytes, DeviceId, Event, SiteId};
 
 pub struct TorchTotals {
     devices: [DeviceCache; DEVICES],
@@ -34,15 +34,6 @@ struct DeviceCache {
     capture: AtomicU64,
 }
 
-/// A device's figures, in bytes. While the device is in use, the two may come from adjacent calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheTotals {
-    /// In blocks.
-    pub allocated: u64,
-    /// In the segments that the blocks lie in.
-    pub reserved: u64,
-}
-
 impl TorchTotals {
     pub fn new(sampled: Option<&'static BlockFigures>) -> Self {
         TorchTotals {
@@ -55,7 +46,7 @@ impl TorchTotals {
     /// Stores the totals that a call reports. Returns true if they must be written to the trace. The
     /// caller holds PyTorch's lock of the device, so there is one call at a time for a device.
     #[inline(always)]
-    pub fn update(&self, device: DeviceId, figures: CacheTotals) -> bool {
+    pub fn update(&self, device: DeviceId, figures: CacheBytes) -> bool {
         let cache = &self.devices[device_index(device)];
         cache.allocated.store(figures.allocated, Relaxed);
         cache.reserved.store(figures.reserved, Relaxed);
@@ -98,13 +89,13 @@ impl TorchTotals {
     }
 
     /// The last figures; `None`: there were none yet.
-    pub fn of(&self, device: DeviceId) -> Option<CacheTotals> {
+    pub fn of(&self, device: DeviceId) -> Option<CacheBytes> {
         let cache = &self.devices[device_index(device)];
         if !cache.written.is_any() {
             return None;
         }
         Some(self.sampled.map_or_else(
-            || CacheTotals {
+            || CacheBytes {
                 allocated: cache.allocated.load(Relaxed),
                 reserved: cache.reserved.load(Relaxed),
             },
@@ -115,7 +106,7 @@ impl TorchTotals {
     /// The last figures of all devices, as they are written.
     pub fn events(&self) -> impl Iterator<Item = Event> {
         (0..DEVICES).map(device_at).filter_map(|device| {
-            let CacheTotals { allocated, reserved } = self.of(device)?;
+            let CacheBytes { allocated, reserved } = self.of(device)?;
             Some(Event::CacheState { device, allocated, reserved })
         })
     }
@@ -155,7 +146,7 @@ mod tests {
     #[test]
     fn the_first_call_and_each_that_is_asked_for_is_written() {
         let caches = TorchTotals::new(None);
-        let one = |allocated| CacheTotals { allocated, reserved: 2 << 20 };
+        let one = |allocated| CacheBytes { allocated, reserved: 2 << 20 };
         assert_eq!(caches.of(DeviceId(1)), None);
         assert!(caches.update(DeviceId(1), one(512)));
         assert!(!caches.update(DeviceId(1), one(1024)));

@@ -2,7 +2,6 @@
 
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
-use crate::hooks::process::oom;
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::model::cap::Refusal;
@@ -165,7 +164,7 @@ fn record_refusal(
         Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
     };
     let stack = stack(p);
-    let cache = oom::cache_of(&p.torch_totals, device);
+    let cache = p.torch_totals.of(device);
     let mut refused =
         Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
     refused.driver_free = driver_free(&refused);

@@ -14,7 +14,6 @@
 //! cache belong to none.
 #![allow(clippy::disallowed_methods)] // an answer that the program asks for, given back with it
 
-use crate::hooks::process::oom;
 use crate::hooks::process::oom::held::{self, Row, Sums};
 use crate::hooks::process::oom::names::{self, Library};
 use crate::hooks::process::state::Process;
@@ -62,7 +61,7 @@ fn write_device(out: &mut String, process: &'static Process, device: DeviceId, s
         number(process.cap.limit(device)),
         counters.refused_by_cap.saturating_add(counters.refused_by_driver),
     );
-    let _ = match oom::cache_of(&process.torch_totals, device) {
+    let _ = match process.torch_totals.of(device) {
         Some(cache) => {
             write!(out, "{{\"allocated\":{},\"reserved\":{}}}", cache.allocated, cache.reserved)
         }

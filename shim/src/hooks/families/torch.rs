@@ -26,11 +26,10 @@ use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use crate::model::torch_lanes::{self, Lane};
 use crate::model::torch_requests::forget;
-use crate::model::torch_totals::CacheTotals;
 use crate::runtime::rare::rare;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
-use vramtrace_format::{Alloc, ContextId, DeviceId, Event, Kind, SiteId, Space};
+use vramtrace_format::{Alloc, CacheBytes, ContextId, DeviceId, Event, Kind, SiteId, Space};
 
 /// The type of PyTorch's `Device`.
 pub(super) const CUDA: u8 = 1;
@@ -57,8 +56,8 @@ pub struct Report {
 
 impl Report {
     #[inline(always)]
-    pub(super) fn totals(self) -> CacheTotals {
-        CacheTotals { allocated: self.allocated as u64, reserved: self.reserved as u64 }
+    pub(super) fn totals(self) -> CacheBytes {
+        CacheBytes { allocated: self.allocated as u64, reserved: self.reserved as u64 }
     }
 }
 
@@ -84,7 +83,7 @@ pub(super) fn recorded(
     api: Api,
     device: DeviceId,
     (key, size): (u64, i64),
-    totals: CacheTotals,
+    totals: CacheBytes,
 ) {
     if key == 0 || size == 0 || p.trace_writer.is_silent() {
         rare();
@@ -99,7 +98,7 @@ pub(super) fn recorded(
 
 /// Stores the totals that the call reports, and records them if that is due: at the first call of a device it is.
 #[inline(always)]
-pub(super) fn report(p: &'static Process, device: DeviceId, totals: CacheTotals) -> bool {
+pub(super) fn report(p: &'static Process, device: DeviceId, totals: CacheBytes) -> bool {
     let is_due = p.torch_totals.update(device, totals);
     if is_due {
         record_totals(p, device, totals);
@@ -109,8 +108,8 @@ pub(super) fn report(p: &'static Process, device: DeviceId, totals: CacheTotals)
 
 #[cold]
 #[inline(never)]
-pub(super) fn record_totals(p: &'static Process, device: DeviceId, totals: CacheTotals) {
-    let CacheTotals { allocated, reserved } = totals;
+pub(super) fn record_totals(p: &'static Process, device: DeviceId, totals: CacheBytes) {
+    let CacheBytes { allocated, reserved } = totals;
     p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
 }
 
@@ -197,7 +196,7 @@ pub fn out_of_memory(
 ) {
     type Real = unsafe extern "C-unwind" fn(i64, usize, usize, u64);
     let real = torch_calls::real(api, caller);
-    let totals = CacheTotals { allocated: allocated as u64, reserved: reserved as u64 };
+    let totals = CacheBytes { allocated: allocated as u64, reserved: reserved as u64 };
     torch_calls::run(api, |p| gave_up(p, size.max(0) as u64, totals, word));
     if let Some(real) = real {
         // SAFETY: the real function of this name, with its type: the program's own call, with its arguments.
@@ -205,9 +204,9 @@ pub fn out_of_memory(
     }
 }
 
-fn gave_up(p: &'static Process, size: u64, totals: CacheTotals, word: u64) {
+fn gave_up(p: &'static Process, size: u64, totals: CacheBytes, word: u64) {
     let Some(device) = device(word) else { return };
-    let (stack, CacheTotals { allocated, reserved }) = (stacks::stack(p), totals);
+    let (stack, CacheBytes { allocated, reserved }) = (stacks::stack(p), totals);
     forget();
     if p.config.tensors != Tensors::Off {
         report(p, device, totals);

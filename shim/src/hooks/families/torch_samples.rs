@@ -17,8 +17,7 @@ use crate::hooks::families::torch::{
 use crate::hooks::families::torch_calls;
 use crate::hooks::process::state::{self, Process};
 use crate::model::block_sampling::{BlockSampling, Chosen, DeviceBlocks};
-use crate::model::torch_totals::CacheTotals;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{CacheBytes, DeviceId};
 
 /// Counts a call for which nothing is recorded: returns the real function.
 #[inline(always)]
@@ -67,7 +66,7 @@ pub fn memory(
     (api, caller): (Api, usize),
     device: DeviceId,
     (key, size): (u64, i64),
-    totals: CacheTotals,
+    totals: CacheBytes,
 ) {
     torch_calls::may_pass(caller);
     // First: see there.
@@ -98,7 +97,7 @@ fn record_sample(
     device: DeviceId,
     (key, size): (u64, i64),
     chosen: Chosen,
-    totals: CacheTotals,
+    totals: CacheBytes,
 ) {
     if p.trace_writer.is_silent() {
         return;

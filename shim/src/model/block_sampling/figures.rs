@@ -2,13 +2,12 @@
 
 use super::marks::Marks;
 use crate::model::ledger::{DEVICES, device_index};
-use crate::model::torch_totals::CacheTotals;
 use crate::model::totals_due::Passing;
 use crate::runtime::opaque;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed,
 };
-use vramtrace_format::DeviceId;
+use vramtrace_format::{CacheBytes, DeviceId};
 
 /// All zero at first, and in a forked child: no call passes.
 #[repr(C)]
@@ -87,13 +86,7 @@ impl BlockFigures {
     /// Whether nothing is recorded for this call about a block: then it is counted, and all is done. Otherwise nothing has
     /// changed. Of address 0 there may always be a record: see [`BlockSampling::new`](super::BlockSampling::new).
     #[inline(always)]
-    pub fn pass(
-        &self,
-        device: &DeviceBlocks,
-        address: u64,
-        size: i64,
-        totals: CacheTotals,
-    ) -> bool {
+    pub fn pass(&self, device: &DeviceBlocks, address: u64, size: i64, totals: CacheBytes) -> bool {
         if !device.passing.may() || self.marks.may_be_recorded(address) {
             return false;
         }
@@ -115,9 +108,9 @@ impl BlockFigures {
     }
 
     /// The framework's totals after the last call.
-    pub fn totals(&self, device: DeviceId) -> CacheTotals {
+    pub fn totals(&self, device: DeviceId) -> CacheBytes {
         let device = &self.devices[device_index(device)];
-        CacheTotals {
+        CacheBytes {
             allocated: device.allocated.load(Relaxed),
             reserved: device.reserved.load(Relaxed),
         }
@@ -172,7 +165,7 @@ impl DeviceBlocks {
     }
 
     #[inline(always)]
-    pub fn note(&self, totals: CacheTotals) {
+    pub fn note(&self, totals: CacheBytes) {
         self.allocated.store(totals.allocated, Relaxed);
         self.reserved.store(totals.reserved, Relaxed);
         if totals.allocated > self.peak.load(Relaxed) {

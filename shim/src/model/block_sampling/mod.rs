@@ -18,13 +18,12 @@ mod marks;
 mod overhead;
 
 use crate::model::ledger::{DEVICES, device_at, device_index};
-use crate::model::torch_totals::CacheTotals;
 use crate::runtime::lock::Lock;
 use figures::DeviceDraws;
 pub use figures::{BlockFigures, DeviceBlocks};
 use overhead::Overhead;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use vramtrace_format::{DeviceId, Event, sampling};
+use vramtrace_format::{CacheBytes, DeviceId, Event, sampling};
 
 /// The base-2 logarithm of the rate at the start, 4 MiB: 1 GiB in small blocks has a standard error of 64 MiB.
 const LEAST: u32 = 22;
@@ -152,7 +151,7 @@ impl BlockSampling {
 
     /// Notes the framework's totals after a call.
     #[inline]
-    pub fn note(&self, device: DeviceId, totals: CacheTotals) {
+    pub fn note(&self, device: DeviceId, totals: CacheBytes) {
         self.device(device).0.note(totals);
     }
 

@@ -115,12 +115,12 @@ fn the_first_block_in_new_memory_is_recorded() {
     assert_eq!(other, Chosen::No);
 }
 
-fn allocated(bytes: u64) -> CacheTotals {
-    CacheTotals { allocated: bytes, reserved: 4 << 30 }
+fn allocated(bytes: u64) -> CacheBytes {
+    CacheBytes { allocated: bytes, reserved: 4 << 30 }
 }
 
 /// One call as the hook makes it; the second figure: whether the block is to be recorded or may have been.
-fn call(sampling: &BlockSampling, address: u64, size: i64, totals: CacheTotals) -> (Chosen, bool) {
+fn call(sampling: &BlockSampling, address: u64, size: i64, totals: CacheBytes) -> (Chosen, bool) {
     let chosen = match size > 0 {
         true => sampling.allocated(DEVICE, address, size as u64),
         false => {

@@ -43,7 +43,6 @@ pub mod names;
 
 use crate::hooks::process::state::Process;
 use crate::model::ledger::{DEVICES, device_at, device_index};
-use crate::model::torch_totals::{CacheTotals, TorchTotals};
 use crate::runtime::errno;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
@@ -133,15 +132,6 @@ impl State {
     }
 }
 
-/// PyTorch's last totals of its cache.
-pub fn cache_of(totals: &TorchTotals, device: DeviceId) -> Option<CacheBytes> {
-    totals.of(device).map(in_format)
-}
-
-fn in_format(figures: CacheTotals) -> CacheBytes {
-    CacheBytes { allocated: figures.allocated, reserved: figures.reserved }
-}
-
 fn neighbours(p: &Process, device: DeviceId) -> Neighbours {
     let device = p.devices.known(device);
     device.map(|device| p.nvml.others_on(device)).unwrap_or_default()
@@ -203,9 +193,9 @@ impl OomReporter {
         device: DeviceId,
         size: u64,
         stack: StackId,
-        figures: CacheTotals,
+        figures: CacheBytes,
     ) {
-        let requested = requested(p, device, size, stack, Some(in_format(figures)));
+        let requested = requested(p, device, size, stack, Some(figures));
         let given = p.ledger.has_allocated(device);
         p.ledger.await_allocation(device);
         let (known, report) = {
