@@ -13,7 +13,7 @@ use vramtrace_format::live::LIVE_WORDS;
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::PageName;
 use vramtrace_format::proc::Life;
-use vramtrace_reader::files::{self, Access, Directory};
+use vramtrace_reader::files::{Access, Directory};
 
 use super::PageProblem;
 use super::places::PageLocations;
