@@ -156,14 +156,6 @@ impl Guard {
         }
     }
 
-    /// The same before the hook calls the driver, where the hook has nothing to undo.
-    #[inline]
-    pub fn leave_if_requested(&self) {
-        if self.slot.is_requested.get() {
-            Guard { slot: self.slot, mark: self.mark.clone() }.leave();
-        }
-    }
-
     #[inline]
     fn lower(&self) {
         compiler_fence(Ordering::SeqCst);

@@ -3,10 +3,11 @@
 use crate::driver::api::Api;
 use crate::driver::cuda::CUresult;
 use crate::hooks::call::after_call::stop_without_host_memory;
-use crate::hooks::call::request::{Request, Why, refuse, refuse_unrecordable, site};
+use crate::hooks::call::request::{
+    Request, Why, ask_again, refuse, refuse_unrecordable, site, site_at,
+};
 use crate::hooks::call::{Call, Row};
 use crate::hooks::process::pool_reserves;
-use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::model::cap::{Refusal, Reservation};
@@ -72,7 +73,7 @@ pub fn allocate(
     // Below by a copy of the request: what has its address taken is kept in memory.
     let mut reservation = match promise(p, request) {
         Ok(reservation) => reservation,
-        Err(refusal) => match promise_anyway(p, *request, refusal) {
+        Err(_) => match promise_again(p, *request) {
             Ok(reservation) => reservation,
             Err(refused) => return refused,
         },
@@ -99,19 +100,12 @@ pub fn allocate(
     0
 }
 
-/// The cap refuses. Where it only warns, the bytes are counted all the same; `Err`: the result for the program.
+/// The cap refuses. `Err`: the result for the program.
 #[cold]
-fn promise_anyway(
-    p: &'static Process,
-    request: Request,
-    refusal: Refusal,
-) -> Result<Reservation<'static>, CUresult> {
-    if !p.cap.only_warns() {
-        return Err(refuse(p, &request, Why::Cap(refusal)));
-    }
-    refuse(p, &request, Why::Warned(refusal));
-    let bytes = request.upper_bound();
-    Ok(p.cap.reserve_anyway(request.target.device, request.kind, bytes))
+fn promise_again(p: &'static Process, request: Request) -> Result<Reservation<'static>, CUresult> {
+    let (device, bytes) = (request.target.device, request.upper_bound());
+    let anyway = || p.cap.reserve_anyway(device, request.kind, bytes);
+    ask_again(p, device, || promise(p, &request), anyway, |why| refuse(p, &request, why))
 }
 
 /// The ledger had no host memory for the entry.
@@ -188,8 +182,7 @@ fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static
     if bytes == 0 {
         return Ok(Reservation::none());
     }
-    let device = request.target.device;
-    p.cap.reserve(device, request.kind, bytes, || refresh_before_refusal(p, device))
+    p.cap.reserve(request.target.device, request.kind, bytes)
 }
 
 /// A free, by any entry point. The driver is always called.
@@ -241,7 +234,26 @@ pub(in crate::hooks) fn free_failed(
     p.trace_writer.record_at(now, &Event::FreeFailed { key, space, site, result });
 }
 
-/// Enters what no cap limits in the ledger and the trace.
+/// What a call has given, which no cap limits.
+pub(in crate::hooks) fn given(
+    p: &'static Process,
+    api: Api,
+    kind: Kind,
+    (space, key): (Space, u64),
+    size: u64,
+    target: Target,
+) -> Entry {
+    Entry {
+        space,
+        context: target.context,
+        site: site_at(p, api, Some(kind), target),
+        stack: stack(p),
+        time_ns: p.clock.now_ns(),
+        ..Entry::new(kind, key, size, target.device)
+    }
+}
+
+/// Enters it in the ledger and the trace.
 pub(in crate::hooks) fn enter(p: &'static Process, entry: &Entry) {
     p.ledger.insert(&p.trace_writer, entry);
     p.trace_writer.record_entry(entry);

@@ -29,18 +29,23 @@ impl TrackedCall {
     }
 
     /// Ends the tracking after the call. A call that failed may have taken memory too.
-    pub fn end(self, call: Call<impl Row>, target: Target, name: impl Fn() -> u32) {
-        let cause = self.0.as_ref().map_or(Cause::Other, |taking| taking.call.doing.cause());
-        self.end_in_parts(call, target, name, |bytes| vec![(cause, bytes)]);
+    pub fn end(self, call: Call<impl Row>, target: Target) {
+        self.end_named(call, target, || 0);
     }
 
-    /// As `end`, where only this call can have taken the bytes: `parts` splits them by cause.
+    /// The same; `name` returns the id of the function or library concerned, or 0.
+    pub fn end_named(self, call: Call<impl Row>, target: Target, name: impl Fn() -> u32) {
+        let cause = self.0.as_ref().map_or(Cause::Other, |taking| taking.call.doing.cause());
+        self.end_in_parts(call, target, name, |bytes| [(cause, bytes), (cause, 0)]);
+    }
+
+    /// The same, where only this call can have taken the bytes: `parts` splits them by cause.
     pub fn end_in_parts(
         &self,
         call: Call<impl Row>,
         target: Target,
         name: impl Fn() -> u32,
-        parts: impl Fn(u64) -> Vec<(Cause, u64)>,
+        parts: impl Fn(u64) -> [(Cause, u64); 2],
     ) {
         let p = call.p;
         let Some(taking) = self.0.as_ref().filter(|taking| p.nvml.may_read(p, taking)) else {
@@ -76,29 +81,23 @@ impl TrackedCall {
 
 /// Makes a call that can make the driver take memory.
 pub fn watched(call: Call<impl Row>, followed: impl Into<Followed>) -> CUresult {
-    watched_by(call, current_target(call.p), followed, nameless, || call.forward())
+    watched_by(call, followed, || call.forward())
 }
 
-/// The same by `real`. `name` returns the id of the function or library concerned.
+/// The same by `real`.
 pub fn watched_by(
     call: Call<impl Row>,
-    target: Target,
     followed: impl Into<Followed>,
-    name: impl Fn() -> u32,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
+    let target = current_target(call.p);
     let watch = TrackedCall::start(call.p, target, followed);
     let result = real();
-    watch.end(call, target, name);
+    watch.end(call, target);
     result
 }
 
 /// A call that maps or unmaps memory of another process or API.
 pub fn sharing(call: Call<impl Row>) -> CUresult {
     watched(call, DriverActivity::Sharing)
-}
-
-/// No name.
-pub fn nameless() -> u32 {
-    0
 }

@@ -51,7 +51,7 @@ pub trait Row: Copy {
 
 /// What is kept of the program's call while it runs.
 pub struct Frame<R: Row> {
-    row: R,
+    pub(in crate::hooks) row: R,
     answer: Cell<Option<CUresult>>,
     errno: Cell<c_int>,
     /// This thread's.
@@ -109,11 +109,6 @@ impl<R: Row> Frame<R> {
     }
 
     #[inline(always)]
-    pub(in crate::hooks) fn row(&self) -> &R {
-        &self.row
-    }
-
-    #[inline(always)]
     pub fn api(&self) -> Api {
         R::API
     }
@@ -166,20 +161,9 @@ impl<R: Row> Frame<R> {
         self.depth.leave();
     }
 
-    /// Where a signal handler wants to leave the hook, which has not begun its work: leaves it.
-    #[inline]
-    pub fn leave_if_requested(&self) {
-        self.depth.leave_if_requested();
-    }
-
     #[inline]
     fn restore_errno(&self) {
         self.errno_here.set(self.errno.get());
-    }
-
-    /// The driver's result, if it was called.
-    pub fn answer(&self) -> Option<CUresult> {
-        self.answer.get()
     }
 }
 
@@ -188,12 +172,10 @@ impl<R: Row> Frame<R> {
 #[cold]
 #[inline(never)]
 fn across_undeferred(api: Api, call: impl FnOnce() -> CUresult) -> CUresult {
-    use Family::*;
+    use Family::{ActivityGuard, Lifecycle, Noted, Nvml, Report};
     match api.family() {
         ActivityGuard | Lifecycle | Noted | Nvml | Report => undeferred(call),
-        Contexts | Create | Free | Graphs | Host | Implied | Pools | Share | Torch | Virtual => {
-            call()
-        }
+        _ => call(),
     }
 }
 
@@ -252,7 +234,7 @@ pub(in crate::hooks) fn run<R: Row>(
                 Some(_) => None,
                 None => without_state::refusal(R::API),
             };
-            frame.answer().or_else(refused).unwrap_or_else(|| frame.through())
+            frame.answer.get().or_else(refused).unwrap_or_else(|| frame.through())
         }
     };
     frame.restore_errno();

@@ -2,6 +2,7 @@
 
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
+use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::model::cap::Refusal;
@@ -83,15 +84,10 @@ pub enum Why {
 /// Counts and records a request that got no memory. Returns the result for the program.
 #[cold]
 pub fn refuse(p: &'static Process, request: &Request, why: Why) -> CUresult {
-    let site = request.site(p);
-    let Target { device, .. } = request.target;
-    match request.kind.is_host() {
-        // Host memory: the free bytes of the device do not explain the refusal.
-        true => record_refusal(p, device, site, request.size, why, |_| 0).result,
-        false => refuse_at(p, device, site, request.size, why),
-    }
+    refuse_at(p, request.target.device, request.site(p), request.size, why)
 }
 
+/// The same of a request for this device's memory; of host memory the device is not known.
 #[cold]
 pub(in crate::hooks) fn refuse_at(
     p: &'static Process,
@@ -100,23 +96,62 @@ pub(in crate::hooks) fn refuse_at(
     size: u64,
     why: Why,
 ) -> CUresult {
-    let look = |refused: &Refused| match is_of_memory(refused) {
-        // If the recorder itself has no host memory, the refusal need not be of device memory: no
-        // post-mortem.
-        true if !reserve::is_used() => p.oom.look(p, device, refused.by).unwrap_or(0),
-        _ => 0,
+    let counted = p.cap.counted(device);
+    let limit = p.cap.limit(device).unwrap_or(0);
+    let (result, by, counted, limit) = match why {
+        Why::Driver(result) => (result, RefusedBy::Driver, counted, limit),
+        Why::Cap(refusal) => {
+            let by = if refusal.of_group { RefusedBy::Group } else { RefusedBy::Cap };
+            (CUDA_ERROR_OUT_OF_MEMORY, by, refusal.counted, refusal.limit)
+        }
+        Why::Warned(refusal) => (0, RefusedBy::Warned, refusal.counted, refusal.limit),
+        Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
     };
-    let refused = record_refusal(p, device, site, size, why, look);
+    let is_out_of_memory = result == CUDA_ERROR_OUT_OF_MEMORY;
+    let stack = stack(p);
+    // If the recorder itself has no host memory, the refusal need not be of device memory: no post-mortem.
+    let is_examined = is_out_of_memory && device != DeviceId::UNKNOWN && !reserve::is_used();
+    let look = || p.oom.look(p, device, by).unwrap_or(0);
+    let driver_free = if is_examined { look() } else { 0 };
+    let cache = p.torch_totals.of(device);
+    let refused = Refused { site, stack, size, result, by, counted, limit, driver_free, cache };
+    let record = || p.trace_writer.record(&Event::Refused(refused));
+    if by == RefusedBy::Driver && !is_out_of_memory {
+        // Another error than out of memory: it is recorded, and not counted as a refusal.
+        record();
+    } else {
+        p.ledger.refused(device, by, record);
+    }
     if let Why::Warned(refusal) = why {
         say_that_it_only_warns(p, device, size, refusal);
     }
-    if refused.by == RefusedBy::Group {
+    if by == RefusedBy::Group {
         p.cap.name_unchecked();
     }
-    if is_of_memory(&refused) && !reserve::is_used() {
+    if is_examined {
         p.oom.refused(p, device, &refused);
     }
-    refused.result
+    result
+}
+
+/// What the cap has refused, by another try after a look at what is in use now. Where the cap only warns, it is taken all the
+/// same, by `anyway`. `Err`: the result for the program, by `refuse`.
+#[cold]
+pub(in crate::hooks) fn ask_again<T>(
+    p: &'static Process,
+    device: DeviceId,
+    ask: impl FnOnce() -> Result<T, Refusal>,
+    anyway: impl FnOnce() -> T,
+    refuse: impl Fn(Why) -> CUresult,
+) -> Result<T, CUresult> {
+    refresh_before_refusal(p, device);
+    ask().or_else(|refusal| {
+        if !p.cap.only_warns() {
+            return Err(refuse(Why::Cap(refusal)));
+        }
+        refuse(Why::Warned(refusal));
+        Ok(anyway())
+    })
 }
 
 fn say_that_it_only_warns(p: &'static Process, device: DeviceId, size: u64, refusal: Refusal) {
@@ -134,56 +169,11 @@ fn say_that_it_only_warns(p: &'static Process, device: DeviceId, size: u64, refu
     ));
 }
 
-/// Whether the request was refused for want of device memory.
-fn is_of_memory(refused: &Refused) -> bool {
-    match refused.by {
-        RefusedBy::Driver => refused.result == CUDA_ERROR_OUT_OF_MEMORY,
-        RefusedBy::Cap | RefusedBy::Group => true,
-        RefusedBy::BadCap | RefusedBy::Warned => false,
-    }
-}
-
-/// `driver_free` returns the device's free bytes as the driver sees them; 0: not known.
-fn record_refusal(
-    p: &'static Process,
-    device: DeviceId,
-    site: SiteId,
-    size: u64,
-    why: Why,
-    driver_free: impl FnOnce(&Refused) -> u64,
-) -> Refused {
-    let counted = p.cap.counted(device);
-    let limit = p.cap.limit(device).unwrap_or(0);
-    let (result, by, counted, limit) = match why {
-        Why::Driver(result) => (result, RefusedBy::Driver, counted, limit),
-        Why::Cap(refusal) => {
-            let by = if refusal.of_group { RefusedBy::Group } else { RefusedBy::Cap };
-            (CUDA_ERROR_OUT_OF_MEMORY, by, refusal.counted, refusal.limit)
-        }
-        Why::Warned(refusal) => (0, RefusedBy::Warned, refusal.counted, refusal.limit),
-        Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
-    };
-    let stack = stack(p);
-    let cache = p.torch_totals.of(device);
-    let mut refused =
-        Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
-    refused.driver_free = driver_free(&refused);
-    let record = || p.trace_writer.record(&Event::Refused(refused));
-    if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
-        // Another error than out of memory: it is recorded, and not counted as a refusal.
-        record();
-    } else {
-        p.ledger.refused(device, by, record);
-    }
-    refused
-}
-
 /// Refuses a request for which the ledger has no room.
 #[cold]
 pub(in crate::hooks) fn refuse_unrecordable(p: &'static Process, request: &Request) -> CUresult {
     let device = request.target.device;
-    let of_group = || p.cap.enforced_by_group(device).map(|(limit, _)| limit);
-    let limit = p.cap.enforced(device).or_else(of_group).unwrap_or(0);
+    let limit = p.cap.enforced(device).next().map_or(0, |(limit, _)| limit);
     let counted = p.cap.counted(device);
     refuse(p, request, Why::Cap(Refusal { counted, limit, of_group: false }))
 }

@@ -92,7 +92,7 @@ macro_rules! hooked {
         let frame = unsafe { Frame::new(row, guard) };
         let result = call::run(&frame, |call| {
             #[allow(unused_variables)]
-            let $name { $($arg,)* .. } = *call.row();
+            let $name { $($arg,)* .. } = call.row;
             $hook $(:: $rest)? (call, $($($passed)*)?)
         });
         frame.end();

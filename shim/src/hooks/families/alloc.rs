@@ -34,7 +34,8 @@ fn wanted<T: Copy>(output: Out<T>, size: u64) -> u64 {
 }
 
 /// The address that the driver has written.
-fn given<A: Copy + Into<u64>>(dptr: Out<A>) -> u64 {
+#[inline(always)]
+pub(in crate::hooks) fn given<A: Copy + Into<u64>>(dptr: Out<A>) -> u64 {
     dptr.get().map_or(0, Into::into)
 }
 

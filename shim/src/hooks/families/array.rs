@@ -4,7 +4,7 @@ use super::alloc::restore;
 use super::prelude::*;
 use super::vmm::dropping;
 use crate::hooks::call::accounting::{allocate, begin_free, commit_free, free, free_failed};
-use crate::hooks::process::refresh::refresh_before_refusal;
+use crate::hooks::call::request::ask_again;
 use crate::model::cap::{Budget, Sharing};
 use crate::model::ledger::Removed;
 use crate::model::vmm::{Owner, State};
@@ -156,19 +156,11 @@ fn made(call: Call<impl Row>, kind: Kind, handle: Out<Array>, shape: Option<Shap
 fn comes(p: &'static Process, request: &Request, of: Sharing) -> Result<(), CUresult> {
     let device = request.target.device;
     let within = || p.cap.array_comes(device, of, request.size, Budget::try_take);
-    let counted = within().or_else(|_| {
-        refresh_before_refusal(p, device);
-        within()
-    });
-    let Err(refusal) = counted else { return Ok(()) };
-    if !p.cap.only_warns() {
-        return Err(refuse(p, request, Why::Cap(refusal)));
-    }
-    refuse(p, request, Why::Warned(refusal));
-    p.cap.array_comes(device, of, request.size, |budget, bytes| {
-        budget.take_anyway(bytes);
-        Ok(())
-    })
+    let anyway = || {
+        let take = |budget: &Budget, bytes| Ok::<(), ()>(budget.take_anyway(bytes));
+        let _ = p.cap.array_comes(device, of, request.size, take);
+    };
+    within().or_else(|_| ask_again(p, device, within, anyway, |why| refuse(p, request, why)))
 }
 
 /// cuArrayDestroy and cuMipmappedArrayDestroy: of a sparse one the references of its tiles are dropped.

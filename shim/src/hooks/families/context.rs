@@ -3,12 +3,12 @@
 
 use super::prelude::*;
 use super::{launch, torch_calls};
-use crate::hooks::call::attribution::{TrackedCall, nameless, sharing, watched_by};
-use crate::hooks::call::request::refuse_at;
+use crate::hooks::call::attribution::{TrackedCall, sharing};
+use crate::hooks::call::request::{ask_again, refuse_at};
 use crate::hooks::process::nvml_reading::FigureBefore;
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::oom::keep_exit_status;
-use crate::hooks::process::refresh::{refresh_before_refusal, refresh_usage};
+use crate::hooks::process::refresh::refresh_usage;
 use crate::hooks::process::state;
 use crate::hooks::process::target::{announce, arrival, is_inactive, known_device, record_created};
 use crate::model::attribution::driver_internal::DriverActivity;
@@ -37,60 +37,73 @@ pub fn init(call: Call<impl Row>) -> CUresult {
 /// cuCtxCreate.
 pub fn create(call: Call<impl Row>, ctx: Out<Ctx>, device: i32) -> CUresult {
     let p = call.p;
-    // The driver refuses NULL, whatever the cap.
-    let making = match Making::begin(call, device, || ctx.is_null()) {
-        Ok(making) => making,
-        Err(refused) => return refused,
-    };
-    gave(call.forward(), ctx, |ctx| {
-        let handle = ctx as u64;
+    let came = || {
+        let handle = ctx.get()? as u64;
         // The driver returned a handle that the model holds as live: that context was destroyed by a
         // call that was not seen.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
             ended_unseen(p, &stale);
         }
         let arrival = arrival(p, handle, device_id(device));
-        let seen = p.contexts.arrive(arrival, By::Creation, |context| announce(p, context));
-        if let Some(making) = making {
-            making.made(call, seen.target);
-        }
-    })
+        Some(p.contexts.arrive(arrival, By::Creation, |context| announce(p, context)).target)
+    };
+    // The driver refuses NULL, whatever the cap.
+    making(call, device, || ctx.is_null(), came)
 }
 
 pub fn primary_retain(call: Call<impl Row>, ctx: Out<Ctx>, device: i32) -> CUresult {
     let (p, id) = (call.p, device_id(device));
-    let making = match Making::begin(call, device, || ctx.is_null() || p.contexts.has_primary(id)) {
-        Ok(making) => making,
+    let came = || {
+        let arrival = arrival(p, ctx.get()? as u64, id);
+        let seen = p.contexts.arrive(arrival, By::Retain, |context| announce(p, context));
+        seen.new.then_some(seen.target)
+    };
+    making(call, device, || ctx.is_null() || p.contexts.has_primary(id), came)
+}
+
+/// A call that makes a context unless `is_made`. After it `came` returns the new one.
+fn making(
+    call: Call<impl Row>,
+    device: i32,
+    is_made: impl FnOnce() -> bool,
+    came: impl FnOnce() -> Option<Target>,
+) -> CUresult {
+    let p = call.p;
+    let taking = match Taking::begin_context(call, before_any(device), is_made) {
+        Ok(taking) => taking,
         Err(refused) => return refused,
     };
-    gave(call.forward(), ctx, |ctx| {
-        let arrival = arrival(p, ctx as u64, id);
-        let seen = p.contexts.arrive(arrival, By::Retain, |context| announce(p, context));
-        if let Some(making) = making.filter(|_| seen.new) {
-            making.made(call, seen.target);
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let (Some(target), Some(taking)) = (came(), taking)
+    {
+        if p.launched_kernels.context_seen() {
+            state::hot().launches.forget();
         }
-    })
+        let bytes = taking.taken(p);
+        p.cap.making(target.device).measured(bytes);
+        p.contexts.set_bytes(target.context, bytes);
+        taking.settle(call, target);
+    }
+    result
 }
 
 /// A green context retains the primary context, and creates it if it does not exist.
 pub fn green_create(call: Call<impl Row>, ctx: Out<GreenCtx>, device: i32) -> CUresult {
-    let (p, id) = (call.p, device_id(device));
-    let making = match Making::begin(call, device, || ctx.is_null() || p.contexts.has_primary(id)) {
-        Ok(making) => making,
+    let (p, target) = (call.p, before_any(device));
+    let is_made = || ctx.is_null() || p.contexts.has_primary(target.device);
+    let taking = Taking::begin_context(call, target, is_made).and_then(|taking| match taking {
+        Some(taking) => Ok(taking),
+        None => Taking::begin(call, target, DriverActivity::Context, 0, None),
+    });
+    let taking = match taking {
+        Ok(taking) => taking,
         Err(refused) => return refused,
     };
-    let (target, doing) = (before_any(device), DriverActivity::Context);
-    let result = match making {
-        None => watched_by(call, target, doing, nameless, || call.forward()),
-        Some(making) => {
-            let result = call.forward();
-            if result == CUDA_SUCCESS {
-                making.settle(call, target);
-            }
-            result
-        }
-    };
-    gave(result, ctx, |ctx| p.contexts.refer(Reference::Green(ctx as u64, id)))
+    gave(call.forward(), ctx, |ctx| {
+        taking.settle(call, target);
+        p.contexts.refer(Reference::Green(ctx as u64, target.device));
+    })
 }
 
 pub fn green_destroy(call: Call<impl Row>, ctx: GreenCtx) -> CUresult {
@@ -220,20 +233,13 @@ pub fn set_limit(call: Call<impl Row>, limit: u32, value: usize) -> CUresult {
         CU_LIMIT_STACK_SIZE => (DriverActivity::StackLimit, stack_growth(target, value)),
         _ => (DriverActivity::OtherLimit, 0),
     };
-    // A limit that needs no more memory is never refused, even while the count is over the cap.
-    let promise = match reserve(call, target, growth) {
-        Ok(promise) => promise,
+    let taking = match Taking::begin(call, target, doing, growth, None) {
+        Ok(taking) => taking,
         Err(refused) => return refused,
     };
-    let watch = Measured::start(p, target, doing);
     let result = call.forward();
     if result == CUDA_SUCCESS {
-        // The bytes move from the reservation to the driver's own: charged first, then released, so
-        // that no other thread sees a count that is too low.
-        p.cap.charge(target.device, growth as i64);
-        drop(promise);
-        // Without a measurement the forecast counts.
-        let grown = watch.taken(p).unwrap_or(growth);
+        let grown = taking.taken(p);
         p.contexts.add_growth(target.context, grown);
         if limit == CU_LIMIT_STACK_SIZE {
             // A kernel may have taken more local memory before, which a smaller stack limit frees.
@@ -241,33 +247,10 @@ pub fn set_limit(call: Call<impl Row>, limit: u32, value: usize) -> CUresult {
             p.launched_kernels
                 .set_local(target.context, if grown > 0 { held.max(value) } else { value });
         }
-        watch.tracked.end(call, target, nameless);
+        taking.settle(call, target);
         p.trace_writer.record(&Event::Limit { context: target.context, limit, value, grown });
     }
     result
-}
-
-/// Reserves what the driver is going to take for itself. `Err`: the result for the program.
-fn reserve(
-    call: Call<impl Row>,
-    target: Target,
-    bytes: u64,
-) -> Result<Reservation<'static>, CUresult> {
-    if bytes == 0 {
-        return Ok(Reservation::none());
-    }
-    let (p, device) = (call.p, target.device);
-    let refuse = |why| {
-        let site = site_at(p, call.api(), None, target);
-        refuse_at(p, device, site, bytes, why)
-    };
-    match p.cap.reserve(device, Kind::Device, bytes, || refresh_before_refusal(p, device)) {
-        Err(refusal) if p.cap.only_warns() => {
-            refuse(Why::Warned(refusal));
-            Ok(p.cap.reserve_anyway(device, Kind::Device, bytes))
-        }
-        reserved => reserved.map_err(|refusal| refuse(Why::Cap(refusal))),
-    }
 }
 
 /// Bytes of local memory that a larger stack limit takes at once: the driver allocates it for every
@@ -288,47 +271,53 @@ pub fn change_peer_access(call: Call<impl Row>, peer: Ctx) -> CUresult {
     result
 }
 
-/// Measures what the driver takes during a call, and tracks it.
-struct Measured {
-    before: Option<(&'static Device, FigureBefore)>,
-    tracked: TrackedCall,
-}
-
-impl Measured {
-    fn start(p: &'static Process, target: Target, doing: DriverActivity) -> Measured {
-        let device = known_device(p, target.device).filter(|_| NvmlReader::is_wanted(p));
-        let before = device.map(|device| (device, p.nvml.before(p, device)));
-        Measured { before, tracked: TrackedCall::start(p, target, doing) }
-    }
-
-    /// `None`: it cannot be measured.
-    fn taken(&self, p: &Process) -> Option<u64> {
-        let (device, before) = self.before.as_ref()?;
-        p.nvml.taken_since(p, device, before)
-    }
-}
-
-/// A context that is being made.
-struct Making {
+/// A call by which the driver takes memory for itself: what is expected is reserved before it, and what it took is measured
+/// after it.
+struct Taking {
     promise: Reservation<'static>,
     forecast: u64,
-    watch: Measured,
+    before: Option<(&'static Device, FigureBefore)>,
+    tracked: TrackedCall,
     /// Last: it ends when the rest is done.
     _turn: Option<Turn<'static>>,
 }
 
-impl Making {
-    /// Before the call. `None`: it makes none, by `is_made`. `Err`: the result for the program.
+impl Taking {
+    /// Before the call. `Err`: the result for the program.
     fn begin(
         call: Call<impl Row>,
-        device: i32,
+        target: Target,
+        doing: DriverActivity,
+        forecast: u64,
+        turn: Option<Turn<'static>>,
+    ) -> Result<Taking, CUresult> {
+        let (p, id) = (call.p, target.device);
+        let reserve = || p.cap.reserve(id, Kind::Device, forecast);
+        let reserve_again = |_| {
+            let anyway = || p.cap.reserve_anyway(id, Kind::Device, forecast);
+            ask_again(p, id, reserve, anyway, |why| refuse_taking(call, target, forecast, why))
+        };
+        let promise = match forecast {
+            // A call that needs no more memory is never refused, even while the count is over the cap.
+            0 => Reservation::none(),
+            _ => reserve().or_else(reserve_again)?,
+        };
+        let device = known_device(p, id).filter(|_| NvmlReader::is_wanted(p));
+        let before = device.map(|device| (device, p.nvml.before(p, device)));
+        let tracked = TrackedCall::start(p, target, doing);
+        Ok(Taking { promise, forecast, before, tracked, _turn: turn })
+    }
+
+    /// The same for a call that makes a context. `None`: it makes none, by `is_made`.
+    fn begin_context(
+        call: Call<impl Row>,
+        target: Target,
         is_made: impl FnOnce() -> bool,
-    ) -> Result<Option<Making>, CUresult> {
-        let (p, target) = (call.p, before_any(device));
+    ) -> Result<Option<Taking>, CUresult> {
+        let p = call.p;
         // No context is made under a cap that cannot be understood.
         if p.cap.is_bad() {
-            let site = site_at(p, call.api(), None, target);
-            return Err(refuse_at(p, target.device, site, 0, Why::BadCap));
+            return Err(refuse_taking(call, target, 0, Why::BadCap));
         }
         let making = p.cap.making(target.device);
         let turn = p.cap.limited(target.device).map(|_| making.turn());
@@ -336,27 +325,27 @@ impl Making {
             return Ok(None);
         }
         let forecast = if turn.is_some() { making.forecast() } else { 0 };
-        let promise = reserve(call, target, forecast)?;
-        let watch = Measured::start(p, target, DriverActivity::Context);
-        Ok(Some(Making { promise, forecast, watch, _turn: turn }))
+        Taking::begin(call, target, DriverActivity::Context, forecast, turn).map(Some)
     }
 
-    /// It was made: charges and samples the bytes that it took.
-    fn made(self, call: Call<impl Row>, target: Target) {
-        let p = call.p;
-        if p.launched_kernels.context_seen() {
-            state::hot().launches.forget();
-        }
-        let bytes = self.watch.taken(p).unwrap_or(self.forecast);
-        p.cap.making(target.device).measured(bytes);
-        p.contexts.set_bytes(target.context, bytes);
-        self.settle(call, target);
+    /// After the call: the bytes that it took. Without a measurement the forecast counts.
+    fn taken(&self, p: &Process) -> u64 {
+        let before = self.before.as_ref();
+        let measured = before.and_then(|(device, before)| p.nvml.taken_since(p, device, before));
+        measured.unwrap_or(self.forecast)
     }
 
+    /// The bytes move from the reservation to the driver's own: charged first, then released, so
+    /// that no other thread sees a count that is too low. The reading corrects it.
     fn settle(self, call: Call<impl Row>, target: Target) {
-        // As in `set_limit`: charged first, then released. The reading corrects it.
         call.p.cap.charge(target.device, self.forecast as i64);
         drop(self.promise);
-        self.watch.tracked.end(call, target, nameless);
+        self.tracked.end(call, target);
     }
+}
+
+#[cold]
+fn refuse_taking(call: Call<impl Row>, target: Target, bytes: u64, why: Why) -> CUresult {
+    let site = site_at(call.p, call.api(), None, target);
+    refuse_at(call.p, target.device, site, bytes, why)
 }

@@ -10,10 +10,9 @@ use super::prelude::*;
 use super::stream::StreamOfCall;
 use crate::hooks::call::accounting::{begin_free, commit_free, enter, free_failed};
 use crate::hooks::call::after_call::unfollowed;
-use crate::hooks::call::attribution::{nameless, watched, watched_by};
-use crate::hooks::call::request::refuse_at;
+use crate::hooks::call::attribution::{watched, watched_by};
+use crate::hooks::call::request::{ask_again, refuse_at};
 use crate::hooks::process::graph_reserves::{read, record_change, refresh};
-use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::model::attribution::driver_internal::{DriverActivity, Followed, Originator};
 use crate::model::cap::InFlight;
 use crate::model::graphs::{Block, Executable, Instantiation, Launch, Origin, Plan};
@@ -36,7 +35,7 @@ pub(in crate::hooks) fn take_captured(call: Call<impl Row>, dptr: Out<u64>, size
 
 const UPLOAD: u64 = 2;
 
-/// cuGraphInstantiate. The upload flag needs a stream: cuGraphInstantiateWithParams only.
+/// cuGraphInstantiate. The upload flag needs a stream, and has no effect.
 pub fn instantiate(
     call: Call<impl Row>,
     exec: Out<GraphExec>,
@@ -79,7 +78,7 @@ fn instantiate_with(
     };
     // No host memory: what its launches allocate could not be followed.
     let Some(plan) = plan else { return unfollowed(call, target.device) };
-    let result = watched_by(call, target, charged_to(made), nameless, || match &plan {
+    let result = watched_by(call, charged_to(made), || match &plan {
         Some(plan) if flags & UPLOAD != 0 => with_memory(call, plan),
         _ => call.forward(),
     });
@@ -128,19 +127,14 @@ fn with_memory(call: Call<impl Row>, plan: &Plan) -> CUresult {
         // Reserved memory that no graph uses serves this launch: the driver's figure of used bytes is
         // needed.
         refresh(p, device);
-        let asked = memory.growth.ask_by_driver(budget, bytes).or_else(|_| {
-            refresh_before_refusal(p, device);
-            memory.growth.ask_by_driver(budget, bytes)
+        let ask = || memory.growth.ask_by_driver(budget, bytes);
+        let asked = ask().or_else(|_| {
+            let anyway = || memory.growth.ask_anyway(budget, bytes);
+            ask_again(p, device, ask, anyway, |why| refuse_at(p, device, at(), bytes, why))
         });
         let asked = match asked {
             Ok(asked) => asked,
-            Err(refusal) if !p.cap.only_warns() => {
-                return refuse_at(p, device, at(), bytes, Why::Cap(refusal));
-            }
-            Err(refusal) => {
-                refuse_at(p, device, at(), bytes, Why::Warned(refusal));
-                memory.growth.ask_anyway(budget, bytes)
-            }
+            Err(refused) => return refused,
         };
         under_way = Some(InFlight { growth: &memory.growth, budget, size: bytes, asked });
     }
@@ -159,8 +153,8 @@ fn with_memory(call: Call<impl Row>, plan: &Plan) -> CUresult {
 }
 
 pub fn upload(call: Call<impl Row>, exec: GraphExec) -> CUresult {
-    let (p, plan) = (call.p, call.p.graphs.plan(exec as u64));
-    watched_by(call, current_target(p), call_for(call, exec), nameless, || match plan {
+    let plan = call.p.graphs.plan(exec as u64);
+    watched_by(call, call_for(call, exec), || match plan {
         Some(plan) => with_memory(call, &plan),
         None => call.forward(),
     })
@@ -177,7 +171,7 @@ pub fn launch(call: Call<impl Row>, exec: GraphExec, stream: Stream) -> CUresult
     if kind == Launch::Usual {
         return launch();
     }
-    let result = watched_by(call, current_target(p), call_for(call, exec), nameless, launch);
+    let result = watched_by(call, call_for(call, exec), launch);
     if result == CUDA_SUCCESS {
         p.graphs.was_launched(exec as u64, kind);
         if kind != Launch::Updated {

@@ -1,7 +1,7 @@
 //! Host memory that the driver pins: not VRAM. It is a separate class, which no cap counts.
 
 use super::prelude::*;
-use crate::hooks::call::accounting::{enter, free};
+use crate::hooks::call::accounting::{enter, free, given};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -17,14 +17,7 @@ fn pinned(
     if result != 0 {
         return refuse(p, &Request::new(call.api(), kind, target, size), Why::Driver(result));
     }
-    let entry = Entry {
-        context: target.context,
-        site: site_at(p, call.api(), Some(kind), target),
-        stack: stack(p),
-        time_ns: p.clock.now_ns(),
-        ..Entry::new(kind, key() as u64, size, target.device)
-    };
-    enter(p, &entry);
+    enter(p, &given(p, call.api(), kind, (Space::Host, key() as u64), size, target));
     result
 }
 

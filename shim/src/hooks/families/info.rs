@@ -25,17 +25,11 @@ impl Shown {
 
 /// The figures of a device under its cap; `None` without one.
 pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Shown> {
-    let own = p.cap.enforced(device);
-    if own.is_none() && p.cap.enforced_by_group(device).is_none() {
-        return None;
-    }
+    p.cap.enforced(device).next()?;
     // Costs a few microseconds, as the driver's own call does. The figures must be those by which the
     // next request is judged.
     refresh_before_refusal(p, device);
-    let own = own.map(|limit| (limit, p.cap.counted(device)));
-    let group = p.cap.enforced_by_group(device);
-    let under = |seen: Shown, (limit, counted)| seen.under(limit, counted);
-    Some(own.into_iter().chain(group).fold(driver, under))
+    Some(p.cap.enforced(device).fold(driver, |seen, (limit, counted)| seen.under(limit, counted)))
 }
 
 /// cuMemGetInfo; the figures of CUDA 2.0 have 32 bits.
@@ -69,8 +63,7 @@ pub fn device_total_mem<T: Copy + TryInto<u64> + TryFrom<u64>>(
         if p.cap.is_set()
             && let Ok(total) = real.try_into()
         {
-            let group = p.cap.enforced_by_group(device).map(|(limit, _)| limit);
-            let total = p.cap.enforced(device).into_iter().chain(group).fold(total, u64::min);
+            let total = p.cap.enforced(device).fold(total, |least, (limit, _)| least.min(limit));
             bytes.set(total.try_into().unwrap_or(real));
         }
     })

@@ -2,7 +2,7 @@
 //! holds it, since the same calls free it.
 
 use super::prelude::*;
-use crate::hooks::call::accounting::{begin_free, enter, free_failed};
+use crate::hooks::call::accounting::{begin_free, enter, free_failed, given};
 use crate::hooks::call::attribution::sharing;
 
 /// Memory of this process that is exported to others. It is marked, because an allocator setting that
@@ -21,13 +21,9 @@ pub fn share(call: Call<impl Row>, dptr: u64) -> CUresult {
 pub fn open(call: Call<impl Row>, dptr: Out<u64>) -> CUresult {
     let p = call.p;
     gave(sharing(call), dptr, |address| {
-        if count_opens(p, address, 1) {
-            return;
-        }
         let (size, target) = (size_at(address), current_target(p));
-        let entry = imported(p, call.api(), (Space::Device, address), size, target);
+        let entry = given(p, call.api(), Kind::Imported, (Space::Device, address), size, target);
         let order = p.imports.lock();
-        // Another thread may have opened the same handle meanwhile.
         if !count_opens(p, address, 1) {
             enter(p, &entry);
         }
@@ -103,24 +99,7 @@ pub fn external_mipmap(call: Call<impl Row>, array: Out<MArray>) -> CUresult {
 
 /// The call has given memory of others.
 pub(in crate::hooks) fn import(call: Call<impl Row>, at: (Space, u64), size: u64, target: Target) {
-    enter(call.p, &imported(call.p, call.api(), at, size, target));
-}
-
-pub(in crate::hooks) fn imported(
-    p: &'static Process,
-    api: Api,
-    (space, key): (Space, u64),
-    size: u64,
-    target: Target,
-) -> Entry {
-    Entry {
-        space,
-        context: target.context,
-        site: site_at(p, api, Some(Kind::Imported), target),
-        stack: stack(p),
-        time_ns: p.clock.now_ns(),
-        ..Entry::new(Kind::Imported, key, size, target.device)
-    }
+    enter(call.p, &given(call.p, call.api(), Kind::Imported, at, size, target));
 }
 
 /// Bytes of the allocation that contains the address; 0: the driver gives no answer.

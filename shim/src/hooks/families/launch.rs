@@ -12,7 +12,6 @@ use crate::hooks::call::attribution::TrackedCall;
 use crate::hooks::process::target::current_context;
 use crate::hooks::process::{state, texts};
 use crate::model::attribution::driver_internal::DriverActivity;
-use crate::runtime::fallible::TryPush;
 use core::ffi::{CStr, c_void};
 use std::ptr::null;
 use vramtrace_format::Cause;
@@ -42,24 +41,21 @@ pub fn first(call: Call<impl Row>, function: Function) -> CUresult {
 
 /// Splits `bytes` that a first launch took by cause: local memory by the function's need above the
 /// context's; the heap where the bytes are exactly its size; the rest is code.
-fn parts(p: &'static Process, target: Target, function: Function, bytes: u64) -> Vec<(Cause, u64)> {
-    let mut parts = Vec::new();
-    let mut left = bytes;
+fn parts(p: &'static Process, target: Target, function: Function, bytes: u64) -> [(Cause, u64); 2] {
+    let mut taken = 0;
     let local = local_size(p, target, function);
     let held = p.launched_kernels.local(target.context, || limit(CU_LIMIT_STACK_SIZE).unwrap_or(0));
     if local > held {
         let wanted = resident_threads(target).saturating_mul(local - held);
-        let taken = wanted.min(left);
-        let _ = parts.try_push((Cause::LocalMemory, taken));
-        left -= taken;
+        taken = wanted.min(bytes);
         if taken > 0 {
             p.launched_kernels.set_local(target.context, local);
         }
     }
     let heap = limit(CU_LIMIT_MALLOC_HEAP_SIZE).unwrap_or(0);
-    let is_heap = heap > 0 && left == heap + HEAP_BESIDE;
-    let _ = parts.try_push((if is_heap { Cause::Heap } else { Cause::Modules }, left));
-    parts
+    let is_heap = heap > 0 && bytes - taken == heap + HEAP_BESIDE;
+    let rest = if is_heap { Cause::Heap } else { Cause::Modules };
+    [(Cause::LocalMemory, taken), (rest, bytes - taken)]
 }
 
 /// Bytes of local memory that one thread of the function needs; 0: not known.

@@ -50,6 +50,5 @@ mod prelude {
 /// Forwards the call; the trace records once that it was used.
 pub fn note(call: Call<impl Row>) -> CUresult {
     call.p.usage.note(&call.p.trace_writer, call.api());
-    call.leave_if_requested();
     call.forward()
 }

@@ -3,20 +3,22 @@
 
 use super::launch;
 use super::prelude::*;
-use crate::hooks::call::attribution::{nameless, watched_by};
+use crate::hooks::call::attribution::{TrackedCall, watched};
 use crate::hooks::process::texts::c_text_id;
 use crate::model::attribution::driver_internal::DriverActivity;
 use core::ffi::c_char;
 
 /// A call that loads code. `name`: the id of its name, if the driver has loaded it.
 fn loading(call: Call<impl Row>, name: impl Fn() -> u32) -> CUresult {
-    let name = || if call.answer() == Some(CUDA_SUCCESS) { name() } else { 0 };
     let target = current_target(call.p);
-    watched_by(call, target, DriverActivity::Loading, name, || call.forward())
+    let watch = TrackedCall::start(call.p, target, DriverActivity::Loading);
+    let result = call.forward();
+    watch.end_named(call, target, || if result == CUDA_SUCCESS { name() } else { 0 });
+    result
 }
 
 pub fn load(call: Call<impl Row>) -> CUresult {
-    loading(call, nameless)
+    watched(call, DriverActivity::Loading)
 }
 
 /// What is loaded has this name: a file's, a function's or a variable's.

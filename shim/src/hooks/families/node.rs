@@ -80,53 +80,53 @@ fn collect(graph: Graph, plan: &mut Plan, depth: u32) -> Result<(), NoMemory> {
         Some(unsafe { driver().graph_get_nodes?(graph, nodes.as_mut_ptr(), &mut count) })
     });
     for node in nodes.into_iter().flatten().take(count) {
-        match Found::at(node) {
-            Some(Found::Takes(block)) => plan.takes.try_push(block)?,
-            Some(Found::Frees(address)) => plan.frees.try_push(address)?,
-            Some(Found::Child(child)) if depth < DEEPEST => collect(child, plan, depth + 1)?,
+        match kind_of(node) {
+            CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+                if let Some(block) = taken_by(node) {
+                    plan.takes.try_push(block)?;
+                }
+            }
+            CU_GRAPH_NODE_TYPE_MEM_FREE => {
+                if let Some(address) = freed_by(node) {
+                    plan.frees.try_push(address)?;
+                }
+            }
+            CU_GRAPH_NODE_TYPE_GRAPH if depth < DEEPEST => {
+                if let Some(child) = child_of(node) {
+                    collect(child, plan, depth + 1)?;
+                }
+            }
             _ => {}
         }
     }
     Ok(())
 }
 
-/// What a node is.
-enum Found {
-    Takes(Block),
-    Frees(u64),
-    Child(Graph),
+// Of live nodes, and each query is made only of one of its type. Where the driver gives no answer, a node is none of these.
+
+fn kind_of(node: Node) -> i32 {
+    // SAFETY: see above.
+    answer(0, |kind| Some(unsafe { driver().graph_node_get_type?(node, kind) })).unwrap_or(0) as i32
 }
 
-impl Found {
-    /// Of a node of a live graph. `None`: nothing that allocates or frees, or the driver gives no answer.
-    fn at(node: Node) -> Option<Found> {
-        let driver = driver();
-        // SAFETY: a live node; each query is made only of one of its type. (The others too.)
-        let kind = answer(0, |kind| Some(unsafe { driver.graph_node_get_type?(node, kind) }))?;
-        match kind as i32 {
-            CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                // SAFETY: integers and pointers, for which zeros are valid.
-                let empty: CUDA_MEM_ALLOC_NODE_PARAMS = unsafe { core::mem::zeroed() };
-                let ask = driver.graph_mem_alloc_node_get_params?;
-                // SAFETY: as above.
-                let params = answer(empty, |params| Some(unsafe { ask(node, params) }))?;
-                Some(Found::Takes(Block {
-                    address: params.dptr,
-                    size: params.bytesize as u64,
-                    device: device_id(params.pool_props.location.id),
-                }))
-            }
-            CU_GRAPH_NODE_TYPE_MEM_FREE => {
-                let ask = driver.graph_mem_free_node_get_params?;
-                // SAFETY: as above.
-                answer(0, |address| Some(unsafe { ask(node, address) })).map(Found::Frees)
-            }
-            CU_GRAPH_NODE_TYPE_GRAPH => {
-                let ask = driver.graph_child_graph_node_get_graph?;
-                // SAFETY: as above.
-                answer(null_mut(), |child| Some(unsafe { ask(node, child) })).map(Found::Child)
-            }
-            _ => None,
-        }
-    }
+fn taken_by(node: Node) -> Option<Block> {
+    // SAFETY: integers and pointers, for which zeros are valid.
+    let empty: CUDA_MEM_ALLOC_NODE_PARAMS = unsafe { core::mem::zeroed() };
+    let ask = driver().graph_mem_alloc_node_get_params?;
+    // SAFETY: see above.
+    let params = answer(empty, |params| Some(unsafe { ask(node, params) }))?;
+    let device = device_id(params.pool_props.location.id);
+    Some(Block { address: params.dptr, size: params.bytesize as u64, device })
+}
+
+fn freed_by(node: Node) -> Option<u64> {
+    let ask = driver().graph_mem_free_node_get_params?;
+    // SAFETY: see above.
+    answer(0, |address| Some(unsafe { ask(node, address) }))
+}
+
+fn child_of(node: Node) -> Option<Graph> {
+    let ask = driver().graph_child_graph_node_get_graph?;
+    // SAFETY: see above.
+    answer(null_mut(), |child| Some(unsafe { ask(node, child) }))
 }

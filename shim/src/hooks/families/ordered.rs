@@ -1,14 +1,13 @@
 //! Stream-ordered allocation (cuMemAllocAsync and related functions): blocks inside pools.
 
-use super::alloc::undo;
+use super::alloc::{given, undo};
 use super::graph::take_captured;
 use super::pool::{current_pool, named};
 use super::prelude::*;
 use super::stream::{PER_THREAD_STREAM, StreamOfCall};
 use crate::hooks::call::accounting::{self, came, record};
-use crate::hooks::call::request::{refuse_at, refuse_unrecordable};
+use crate::hooks::call::request::{ask_again, refuse_at, refuse_unrecordable};
 use crate::hooks::process::pool_reserves::{end_if_over, read, record_change, refresh};
-use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::target::{current_context, target_of};
 use crate::model::cap::{Budget, InFlight, Ticket};
 use crate::model::pools::Pool as KnownPool;
@@ -113,7 +112,7 @@ fn take(
     if let (Some(pool), Some(budget)) = (pool, budget) {
         let asked = match pool.growth.ask(budget, size) {
             Ok(asked) => asked,
-            Err(_) => match ask_again(p, pool, budget, &entry) {
+            Err(_) => match grow_again(p, pool, budget, &entry) {
                 Ok(asked) => asked,
                 Err(refused) => return refused,
             },
@@ -144,12 +143,6 @@ fn take(
     0
 }
 
-/// The driver returned success, so it has written the address.
-#[inline(always)]
-fn given(dptr: Out<u64>) -> u64 {
-    dptr.get().unwrap_or(0)
-}
-
 #[cold]
 fn refuse_all(call: Call<impl Row>, size: u64) -> CUresult {
     refuse(call.p, &Request::new(call.api(), Kind::Pool, NO_TARGET, size), Why::BadCap)
@@ -176,23 +169,17 @@ fn take_other(call: Call<impl Row>, wanted: Wanted, route: StreamTarget) -> CUre
     take(call, wanted, &route, None, None)
 }
 
-/// Asks for the block again, after a look, and whatever the limit where the cap only warns. `Err`: the result for the program.
+/// Asks for the block again. `Err`: the result for the program.
 #[cold]
-fn ask_again(
+fn grow_again(
     p: &'static Process,
     pool: &'static KnownPool,
     budget: &Budget,
     &Entry { device, site, size, .. }: &Entry,
 ) -> Result<Ticket, CUresult> {
-    refresh_before_refusal(p, pool.device());
-    let refuse = |why| refuse_at(p, device, site, size, why);
-    match pool.growth.ask_again(budget, size) {
-        Err(refusal) if p.cap.only_warns() => {
-            refuse(Why::Warned(refusal));
-            Ok(pool.growth.ask_anyway(budget, size))
-        }
-        asked => asked.map_err(|refusal| refuse(Why::Cap(refusal))),
-    }
+    let ask = || pool.growth.ask_again(budget, size);
+    let anyway = || pool.growth.ask_anyway(budget, size);
+    ask_again(p, pool.device(), ask, anyway, |why| refuse_at(p, device, site, size, why))
 }
 
 #[cold]

@@ -1,7 +1,7 @@
 //! Streams: creation and destruction; begin and end of captures.
 
 use super::prelude::*;
-use crate::hooks::call::attribution::{nameless, watched_by};
+use crate::hooks::call::attribution::watched_by;
 use crate::hooks::process::pool_reserves::refresh_after_frees;
 use crate::hooks::process::target::current_context;
 use crate::hooks::process::texts::say_once;
@@ -115,14 +115,10 @@ pub fn create(call: Call<impl Row>) -> CUresult {
         ..Originator::unnamed(Cause::Streams)
     });
     let followed = Followed { originator, ..DriverActivity::Streams.into() };
-    let passed = || {
-        let own = p.cap.limit(target.device).map(|limit| (limit, p.cap.counted(target.device)));
-        let limits = own.into_iter().chain(p.cap.enforced_by_group(target.device));
-        limits.filter(|(limit, counted)| counted > limit).map(|(limit, _)| limit).next()
-    };
+    let passed = || p.cap.limits(target.device).find(|(limit, counted)| counted > limit);
     let before = passed();
-    let result = watched_by(call, target, followed, nameless, || call.forward());
-    if let (None, Some(limit)) = (before, passed()) {
+    let result = watched_by(call, followed, || call.forward());
+    if let (None, Some((limit, _))) = (before, passed()) {
         let (device, limit) = (target.device.0, AsGiven(limit));
         say_once(&p.trace_writer, Once::Streams, || {
             format!(
@@ -139,7 +135,7 @@ pub fn destroy(call: Call<impl Row>, stream: Stream) -> CUresult {
     let (p, stream) = (call.p, stream as u64);
     p.stream_targets.forget();
     let ending = p.stream_captures.ending(|origin| origin.stream == stream && origin.thread == 0);
-    watched_by(call, current_target(p), DriverActivity::Streams, nameless, || {
+    watched_by(call, DriverActivity::Streams, || {
         let result = call.forward();
         if result == 0 {
             p.stream_captures.ended(ending);

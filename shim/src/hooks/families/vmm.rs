@@ -5,12 +5,12 @@
 //! ([`crate::model::vmm`]). The end of an object is entered in the ledger and the file while the lock
 //! of the objects is held.
 
-use super::ipc::imported;
 use super::prelude::*;
-use crate::hooks::call::accounting::{allocate, begin_free, enter, free_failed, freeing_site};
-use crate::hooks::call::after_call::{stop_without_host_memory, unfollowed};
+use crate::hooks::call::accounting::{
+    allocate, begin_free, enter, free_failed, freeing_site, given,
+};
+use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::sharing;
-use crate::hooks::call::request::refuse_unrecordable;
 use crate::model::ledger::Removed;
 use crate::model::vmm::{Dropped, Mapping, Object, Owner, Region, Settled, State, What};
 use core::ffi::c_void;
@@ -31,21 +31,17 @@ pub fn create(
     let kind = if what == What::Host { Kind::HostPinned } else { Kind::Vmm };
     let request = Request { space: Space::Vmm, ..Request::new(call.api(), kind, target, size) };
     if p.vmm.lock().make_room().is_err() {
-        stop_without_host_memory(p);
-        return match p.cap.must_count(device) {
-            true => refuse_unrecordable(p, &request),
-            false => call.forward(),
-        };
+        return unfollowed(call, device);
     }
-    let given = || handle.get().unwrap_or(0);
+    let made = || handle.get().unwrap_or(0);
     let taken = || {
         let mut vmm = p.vmm.lock();
-        let (object, stale) = vmm.created(given(), what, device, size);
+        let (object, stale) = vmm.created(made(), what, device, size);
         apply_settled(p, call.api(), &mut vmm, stale, 0);
         (object, size)
     };
     allocate(call, &request, taken, |_| {
-        let given = given();
+        let given = made();
         handle.set(old);
         let mut vmm = p.vmm.lock();
         if let Some(dropped) = vmm.begin_release(given) {
@@ -128,7 +124,7 @@ pub fn map(call: Call<impl Row>, ptr: u64, size: usize, offset: usize, handle: u
     // The size of an imported object is not known before it is mapped: it enters the ledger here.
     let entry = device.map(|device| {
         let size = mapping.offset.saturating_add(mapping.size);
-        imported(p, api, (Space::Vmm, object), size, Target { device, ..target })
+        given(p, api, Kind::Imported, (Space::Vmm, object), size, Target { device, ..target })
     });
     let mut vmm = p.vmm.lock();
     let settled = if result == CUDA_SUCCESS {

@@ -327,20 +327,22 @@ impl Cap {
         self.budget(device).soft().limit()
     }
 
-    /// The limit that is enforced and that the program sees; `None` where the cap only warns.
-    pub fn enforced(&self, device: DeviceId) -> Option<u64> {
-        self.limit(device).filter(|_| !self.only_warns())
+    /// The limits that apply to the device, each with its count: the process's own, and the group's.
+    pub fn limits(&self, device: DeviceId) -> impl Iterator<Item = (u64, u64)> {
+        let budget = self.budget(device);
+        let own = budget.limit().map(|limit| (limit, budget.counted()));
+        let of_group = budget.share().and_then(|share| Some((share.limit()?, share.sum())));
+        own.into_iter().chain(of_group)
+    }
+
+    /// Those that are enforced and that the program sees: none where the cap only warns.
+    pub fn enforced(&self, device: DeviceId) -> impl Iterator<Item = (u64, u64)> {
+        self.limits(device).filter(|_| !self.only_warns())
     }
 
     /// Whether every granted byte must be counted: a limit is enforced, the process's or a group's.
     pub fn must_count(&self, device: DeviceId) -> bool {
         self.limited(device).is_some() && !self.only_warns()
-    }
-
-    /// The group's limit for the device and its count, if a limit is enforced.
-    pub fn enforced_by_group(&self, device: DeviceId) -> Option<(u64, u64)> {
-        let share = self.budget(device).share().filter(|_| !self.only_warns())?;
-        Some((share.limit()?, share.sum()))
     }
 
     /// The group's limit for a device; the outer `None`: the process is in no group.
@@ -361,22 +363,16 @@ impl Cap {
         }
     }
 
-    /// Reserves `bytes` of `kind` before the driver's call. Before a refusal it calls `look_again`, which
-    /// reads pools, graphs and NVML's figure of this process again, and then tries once more.
+    /// Reserves `bytes` of `kind` before the driver's call.
     #[inline]
     pub fn reserve(
         &self,
         device: DeviceId,
         kind: Kind,
         bytes: u64,
-        look_again: impl FnOnce(),
     ) -> Result<Reservation<'_>, Refusal> {
         let Some(budget) = self.countable(device, bytes) else { return Ok(Reservation::none()) };
-        let managed = self.managed(device, kind);
-        budget.reserve(bytes, managed).or_else(|_| {
-            look_again();
-            budget.reserve(bytes, managed)
-        })
+        budget.reserve(bytes, self.managed(device, kind))
     }
 
     /// As `reserve`, whatever the limit: where the cap only warns.

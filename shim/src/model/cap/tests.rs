@@ -1,5 +1,4 @@
 use super::*;
-use std::sync::atomic::AtomicU32;
 use vramtrace_format::capspec;
 use vramtrace_format::capspec::Limit;
 
@@ -28,14 +27,12 @@ fn a_default_and_an_exception() {
 #[test]
 fn a_device_without_a_rule_has_no_cap_and_counts_all_the_same() {
     let cap = cap("1=1GiB");
-    let mut promise =
-        cap.reserve(DeviceId(0), Kind::Device, 100 * GIB, || panic!("no reason to look")).unwrap();
+    let mut promise = cap.reserve(DeviceId(0), Kind::Device, 100 * GIB).unwrap();
     promise.commit(100 * GIB as i64).unwrap();
     cap.went(DeviceId(0), Kind::Device, 1);
     cap.charge(DeviceId(0), 5);
     assert_eq!(cap.counted(DeviceId(0)), 100 * GIB + 4);
-    let absurd =
-        cap.reserve(DeviceId(0), Kind::Device, u64::MAX, || panic!("the driver's to refuse"));
+    let absurd = cap.reserve(DeviceId(0), Kind::Device, u64::MAX);
     assert!(absurd.is_ok());
     assert_eq!(cap.counted(DeviceId(0)), 100 * GIB + 4);
     assert!(cap.limited(DeviceId(0)).is_none() && cap.limited(DeviceId(1)).is_some());
@@ -45,11 +42,11 @@ fn a_device_without_a_rule_has_no_cap_and_counts_all_the_same() {
 fn a_cap_that_only_warns_counts_on() {
     let warns = CapRules { mode: Mode::Warn, ..rules("1GiB") };
     let cap = Cap::new(warns, two_devices);
-    assert!(cap.reserve(DeviceId(0), Kind::Device, 2 * GIB, || ()).is_err(), "it says so");
+    assert!(cap.reserve(DeviceId(0), Kind::Device, 2 * GIB).is_err(), "it says so");
     let mut promise = cap.reserve_anyway(DeviceId(0), Kind::Device, 2 * GIB);
     promise.commit(3 * GIB as i64).unwrap();
     assert_eq!(cap.counted(DeviceId(0)), 3 * GIB);
-    assert_eq!((cap.limit(DeviceId(0)), cap.enforced(DeviceId(0))), (Some(GIB), None));
+    assert_eq!((cap.limit(DeviceId(0)), cap.enforced(DeviceId(0)).next()), (Some(GIB), None));
     drop(cap.reserve_anyway(DeviceId(0), Kind::Managed, 3 << 20));
     assert_eq!(cap.counted(DeviceId(0)), 3 * GIB);
     assert!(cap.warns_first() && !cap.warns_first());
@@ -61,7 +58,7 @@ fn a_soft_limit_is_a_share_of_the_cap_or_of_the_device() {
     let cap = Cap::new(CapRules { soft, ..rules("0=10GiB") }, two_devices);
     let mut reported = Vec::new();
     for device in [0, 1] {
-        let mut taken = cap.reserve(DeviceId(device), Kind::Device, 9 * GIB, || ()).unwrap();
+        let mut taken = cap.reserve(DeviceId(device), Kind::Device, 9 * GIB).unwrap();
         taken.commit(9 * GIB as i64).unwrap();
         cap.take_news(|device, news| reported.push((device.0, news)));
     }
@@ -71,21 +68,6 @@ fn a_soft_limit_is_a_share_of_the_cap_or_of_the_device() {
     let mut devices = Vec::new();
     cap.take_news(|device, _| devices.push(device.0));
     assert_eq!(devices, [1]);
-}
-
-#[test]
-fn the_driver_is_asked_again_before_a_refusal() {
-    let cap = cap("0=1GiB");
-    let looks = AtomicU32::new(0);
-    cap.charge(DeviceId(0), GIB as i64);
-    let look = || {
-        looks.fetch_add(1, Relaxed);
-        cap.charge(DeviceId(0), -100);
-    };
-    assert!(cap.reserve(DeviceId(0), Kind::Device, 100, look).is_ok());
-    assert_eq!(looks.load(Relaxed), 1);
-    let refusal = cap.reserve(DeviceId(0), Kind::Device, 101, || ()).err().unwrap();
-    assert_eq!((refusal.counted, refusal.limit), (GIB - 100, GIB));
 }
 
 #[test]
@@ -106,5 +88,5 @@ fn a_bad_cap_is_not_no_cap() {
     assert!(Cap::new(CapRules { bad: true, ..CapRules::default() }, two_devices).is_bad());
     let none = Cap::new(CapRules::default(), two_devices);
     assert!(!none.is_bad() && !none.is_set());
-    assert!(none.reserve(DeviceId(0), Kind::Device, u64::MAX, || ()).is_ok());
+    assert!(none.reserve(DeviceId(0), Kind::Device, u64::MAX).is_ok());
 }
