@@ -16,9 +16,9 @@ macro_rules! driver {
             $( #[doc = $symbol] pub $field: Option<$($unsafe)? extern "C-unwind" fn($($arg: $ty),*) -> CUresult>, )*
         }
 
-        impl Driver {
-            const NONE: Driver = Driver { $( $field: None, )* };
+        static NONE: Driver = Driver { $( $field: None, )* };
 
+        impl Driver {
             fn resolve() -> Driver {
                 Driver { $(
                     $field: pointers::by_name(Home::Cuda, $symbol)
@@ -69,9 +69,7 @@ driver! {
     kernel_get_name: "cuKernelGetName" (name: *mut *const c_char, kernel: Kernel) unsafe;
     library_get_kernel_count: "cuLibraryGetKernelCount" (count: *mut u32, library: Library) unsafe;
     stream_is_capturing: "cuStreamIsCapturing" (stream: Stream, status: *mut CUstreamCaptureStatus) unsafe;
-    stream_is_capturing_ptsz: "cuStreamIsCapturing_ptsz" (stream: Stream, status: *mut CUstreamCaptureStatus) unsafe;
     stream_get_ctx: "cuStreamGetCtx" (stream: Stream, ctx: *mut Ctx) unsafe;
-    stream_get_ctx_ptsz: "cuStreamGetCtx_ptsz" (stream: Stream, ctx: *mut Ctx) unsafe;
 }
 
 /// Asks the driver by `ask`, which names one of its functions and the place of the answer, `value` before. `None`: the driver
@@ -90,7 +88,6 @@ pub fn driver() -> &'static Driver {
 
 #[cold]
 fn resolve() -> &'static Driver {
-    static NONE: Driver = Driver::NONE;
     if !pointers::find(Home::Cuda) {
         return &NONE;
     }

@@ -6,8 +6,8 @@
 //! name since, other_name since: (arguments) => {hook(arguments)}
 //! ```
 //!
-//! * `name`: the exported symbol, exactly. Variants with the same arguments are on one line: older ones, and those of
-//!   the per-thread default stream.
+//! * `name`: the exported symbol, exactly. Functions with one hook whose arguments are passed alike are on one line: older
+//!   variants, those of the per-thread default stream, and those of handles of another kind.
 //! * `since`: the version that asks cuGetProcAddress for exactly this variant (3.2 is 3020); 0 for
 //!   NVML, which has no such function. PyTorch's functions have none either: they are reached by
 //!   dynamic linking only (see [`crate::hooks::families::torch_calls`]).
@@ -54,8 +54,7 @@ macro_rules! table {
                 cuMemFreeAsync 11020, cuMemFreeAsync_ptsz 11020: (dptr: u64, stream: Stream) => {ordered::free(dptr, stream)}
                 cuMemRelease 10020: (handle: u64) => {vmm::release(handle)}
                 cuMemUnmap 10020: (ptr: u64, size: usize) => {vmm::unmap(ptr, size)}
-                cuArrayDestroy 2000: (array: Array) => {array::destroy(array)}
-                cuMipmappedArrayDestroy 5000: (array: MArray) => {array::destroy(array)}
+                cuArrayDestroy 2000, cuMipmappedArrayDestroy 5000: (array: Array) => {array::destroy(array)}
             }
             "D. Virtual memory"
             Virtual in Cuda {
@@ -127,17 +126,13 @@ macro_rules! table {
                 cuCtxCreate_v4 12050: (ctx: Out<Ctx>, params: *mut c_void, flags: u32, dev: i32) => {context::create(ctx, dev)}
                 cuCtxAttach 2000: (ctx: Out<Ctx>, flags: u32) => {context::attach(ctx)}
                 cuGreenCtxCreate 12040: (ctx: Out<GreenCtx>, descriptor: *mut c_void, dev: i32, flags: u32) => {context::green_create(ctx, dev)}
-                cuModuleLoadData 2000, cuModuleLoadFatBinary 2000: (module: Out<Module>, image: *const c_void) => {module::load}
+                cuModuleLoadData 2000, cuModuleLoadFatBinary 2000, cuLibraryGetModule 12000: (module: Out<Module>, of: *const c_void) => {module::load}
                 cuModuleLoadDataEx 2010: (module: Out<Module>, image: *const c_void, count: u32, options: Out<u32>, values: Out<*mut c_void>) => {module::load}
                 cuModuleLoad 2000: (module: Out<Module>, file: In<c_char>) => {module::load_named(file)}
                 cuLibraryLoadData 12000: (library: Out<Library>, code: *const c_void, jit: Out<u32>, jit_values: Out<*mut c_void>, jit_count: u32, options: Out<u32>, values: Out<*mut c_void>, count: u32) => {module::load}
                 cuLibraryLoadFromFile 12000: (library: Out<Library>, file: In<c_char>, jit: Out<u32>, jit_values: Out<*mut c_void>, jit_count: u32, options: Out<u32>, values: Out<*mut c_void>, count: u32) => {module::load_named(file)}
-                cuModuleGetFunction 2000: (function: Out<Function>, module: Module, name: In<c_char>) => {module::load_named(name)}
-                cuModuleGetGlobal_v2 3020: (dptr: Out<u64>, bytes: Out<usize>, module: Module, name: In<c_char>) => {module::load_named(name)}
-                cuModuleGetGlobal 2000: (dptr: Out<u32>, bytes: Out<u32>, module: Module, name: In<c_char>) => {module::load_named(name)}
-                cuLibraryGetGlobal 12000, cuLibraryGetManaged 12000: (dptr: Out<u64>, bytes: Out<usize>, library: Library, name: In<c_char>) => {module::load_named(name)}
-                cuLibraryGetUnifiedFunction 12000: (function: Out<*mut c_void>, library: Library, symbol: In<c_char>) => {module::load_named(symbol)}
-                cuLibraryGetModule 12000: (module: Out<Module>, library: Library) => {module::load}
+                cuModuleGetFunction 2000, cuLibraryGetUnifiedFunction 12000: (function: Out<Function>, module: Module, name: In<c_char>) => {module::load_named(name)}
+                cuModuleGetGlobal_v2 3020, cuModuleGetGlobal 2000, cuLibraryGetGlobal 12000, cuLibraryGetManaged 12000: (dptr: *mut c_void, bytes: *mut c_void, module: Module, name: In<c_char>) => {module::load_named(name)}
                 cuLibraryGetKernel 12000: (kernel: Out<Kernel>, library: Library, name: In<c_char>) => {module::library_get_kernel(kernel, library)}
                 cuLibraryEnumerateKernels 12040: (kernels: Out<Kernel>, room: u32, library: Library) => {module::library_enumerate(kernels, room, library)}
                 cuKernelGetFunction 12000: (function: Out<Function>, kernel: Kernel) => {module::kernel_get_function(function, kernel)}
@@ -168,10 +163,8 @@ macro_rules! table {
                 cuStreamGetCaptureInfo 10010, cuStreamGetCaptureInfo_ptsz 10010: (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>) => {torch_streams::capture_info(status, id)}
                 cuStreamGetCaptureInfo_v2 11030, cuStreamGetCaptureInfo_v2_ptsz 11030: (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<Graph>, dependencies: Out<*const Node>, count: Out<usize>) => {torch_streams::capture_info(status, id)}
                 cuStreamGetCaptureInfo_v3 12030, cuStreamGetCaptureInfo_v3_ptsz 12030: (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<Graph>, dependencies: Out<*const Node>, edges: *mut c_void, count: Out<usize>) => {torch_streams::capture_info(status, id)}
-                cuStreamSynchronize 2000, cuStreamSynchronize_ptsz 7000: (stream: Stream) => {stream::synchronize}
-                cuEventSynchronize 2000: (event: Event) => {stream::synchronize}
+                cuStreamSynchronize 2000, cuStreamSynchronize_ptsz 7000, cuEventSynchronize 2000, cuCtxSynchronize_v2 13000: (object: *mut c_void) => {stream::synchronize}
                 cuCtxSynchronize 2000: () => {stream::synchronize}
-                cuCtxSynchronize_v2 13000: (ctx: Ctx) => {stream::synchronize}
                 cuStreamDestroy_v2 4000, cuStreamDestroy 2000: (stream: Stream) => {stream::destroy(stream)}
             }
             "M. May make the driver take memory for itself"

@@ -50,25 +50,17 @@ impl StreamOfCall {
         if self.id() < PER_THREAD_STREAM {
             return false;
         }
-        let driver = driver();
-        let ask = match self.is_per_thread {
-            true => driver.stream_is_capturing_ptsz.or(driver.stream_is_capturing),
-            false => driver.stream_is_capturing,
-        };
+        let stream = self.id() as Stream;
         // SAFETY: the program's own stream.
-        let status = answer(0, |status| Some(unsafe { ask?(self.handle, status) }));
+        let status = answer(0, |s| Some(unsafe { driver().stream_is_capturing?(stream, s) }));
         status.is_some_and(|status| status != CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     /// The context of a created stream; 0: the driver gives none.
     pub fn context(self) -> u64 {
-        let driver = driver();
-        let ask = match self.is_per_thread {
-            true => driver.stream_get_ctx_ptsz.or(driver.stream_get_ctx),
-            false => driver.stream_get_ctx,
-        };
+        let stream = self.id() as Stream;
         // SAFETY: the program's own stream.
-        let context = answer(null_mut(), |context| Some(unsafe { ask?(self.handle, context) }));
+        let context = answer(null_mut(), |c| Some(unsafe { driver().stream_get_ctx?(stream, c) }));
         context.map_or(0, |context| context as u64)
     }
 
