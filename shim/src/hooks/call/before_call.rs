@@ -64,22 +64,20 @@ fn apply_orders_now(p: &'static Process, last: u64) {
 pub fn change_limit(p: &'static Process, device: DeviceId, limit: Option<u64>) {
     p.cap.set_limit(device, limit);
     limit_changed(p, device);
+    p.trace_writer.refresh();
 }
 
-fn limit_changed(p: &'static Process, device: DeviceId) {
+fn limit_changed(p: &'static Process, id: DeviceId) {
     CROWDED.store(true, Ordering::Relaxed);
-    look(p, device);
-    p.limits(device, &mut |event| p.trace_writer.record(event));
-}
-
-/// Reads NVML's figure and the reserves before the first limit takes effect: without a trace and a cap
-/// they were never read. During a stream capture only NVML is read.
-fn look(p: &'static Process, id: DeviceId) {
-    match p.devices.known(id) {
-        Some(device) if p.stream_captures.any() => p.nvml.read(p, device, false, None),
-        Some(_) => refresh_usage(p, id),
-        None => {}
+    // The limits of a device that was not used yet are recorded at its first use.
+    let Some(device) = p.devices.known(id) else { return };
+    // NVML's figure and the reserves are read before the first limit takes effect: without a trace and a cap
+    // they were never read. During a stream capture only NVML is read.
+    match p.stream_captures.any() {
+        true => p.nvml.read(p, device, false, None),
+        false => refresh_usage(p, id),
     }
+    p.limits(id, &mut |event| p.trace_writer.record(event));
 }
 
 /// Reports crossed soft limits and changed group limits, at the end of a call.

@@ -141,9 +141,13 @@ fn dlsym_itself(look: &Look, real: usize, ours: *const ()) -> Verdict {
     // requests.
     let has_us_behind = || elf::function_after(look.caller, look.name.to_bytes()) == Some(ours);
     let has_its_own = |object: &Object| object.function(b"dlsym").is_some() && !has_us_behind();
+    // Whether this library comes after the caller in the search order, so that RTLD_NEXT finds it. That is
+    // so for the program itself, since this library is preloaded.
+    let is_next_after =
+        |caller: &Object| look.handle == libc::RTLD_NEXT && caller.path().is_empty();
     // The real search, as if the caller were we.
     let natural = elf::object_at(look.caller)
-        .is_some_and(|object| has_its_own(&object) || is_next_after(look, &object));
+        .is_some_and(|object| has_its_own(&object) || is_next_after(&object));
     if natural {
         return look.real();
     }
@@ -169,12 +173,6 @@ fn function(look: &Look, api: Api) -> Verdict {
         },
     };
     answer(if found.is_null() { found } else { replacement(api, found) })
-}
-
-/// Whether this library comes after the caller in the search order, so that RTLD_NEXT finds it. That is
-/// so for the program itself, since this library is preloaded.
-fn is_next_after(look: &Look, caller: &Object) -> bool {
-    look.handle == libc::RTLD_NEXT && caller.path().is_empty()
 }
 
 /// What the search would find without our exports: in the global scope, else in the caller's own.

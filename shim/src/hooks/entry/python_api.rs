@@ -59,15 +59,6 @@ fn give(text: &[u8], room: Out<u8>, size: usize) -> usize {
     text.len()
 }
 
-/// For a device that the process has not used yet the limit is set, and no event is recorded.
-fn change_limit(process: &'static Process, device: DeviceId, limit: Option<u64>) {
-    match process.devices.known(device) {
-        Some(_) => before_call::change_limit(process, device, limit),
-        None => process.cap.set_limit(device, limit),
-    }
-    process.trace_writer.refresh();
-}
-
 fn device(number: u32) -> Option<DeviceId> {
     (number < DEVICES).then_some(DeviceId(number as u8))
 }
@@ -120,7 +111,7 @@ functions! {
             return 1;
         }
         before.set([limit.unwrap_or(NO_CAP), bytes]);
-        change_limit(process, device, Some(bytes));
+        before_call::change_limit(process, device, Some(bytes));
         0
     };
     fn vramtrace_python_unlimit(number: u32, before: In<[u64; 2]>) -> () = |process| {
@@ -128,7 +119,8 @@ functions! {
         before_call::apply_orders(process);
         let Some([limit, lowered]) = before.get() else { return };
         if process.cap.limit(device) == Some(lowered) {
-            change_limit(process, device, Some(limit).filter(|limit| *limit != NO_CAP));
+            let limit = Some(limit).filter(|limit| *limit != NO_CAP);
+            before_call::change_limit(process, device, limit);
         }
     };
     fn vramtrace_python_peak_begin(number: u32) -> u64 = |process| {

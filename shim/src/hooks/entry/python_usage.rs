@@ -25,65 +25,54 @@ use vramtrace_format::{Counters, DeviceId, uuid};
 const STACKS: usize = 4096;
 
 pub fn as_json(process: Option<&'static Process>, sites: usize) -> String {
-    let mut out = String::new();
     let trace = process.and_then(|process| process.trace_writer.path());
     let trace = trace.map(|path| path.to_string_lossy().into_owned());
-    let _ = write!(out, "{{\"pid\":{},\"trace\":{}", std::process::id(), text(trace.as_deref()));
-    out.push_str(",\"devices\":[");
-    if let Some(process) = process {
-        let mut devices = process.devices();
+    let devices = process.into_iter().flat_map(|process| {
         // Allocations of the unknown device are in the trace only.
-        devices.retain(|device| *device != DeviceId::UNKNOWN);
-        for (number, device) in devices.into_iter().enumerate() {
-            out.push_str(if number == 0 { "" } else { "," });
-            write_device(&mut out, process, device, sites);
-        }
-    }
-    out.push_str("]}");
-    out
+        let known = process.devices().into_iter().filter(|device| *device != DeviceId::UNKNOWN);
+        known.map(move |device| of_device(process, device, sites))
+    });
+    let (pid, trace, devices) = (std::process::id(), text(trace.as_deref()), list(devices));
+    format!("{{\"pid\":{pid},\"trace\":{trace},\"devices\":{devices}}}")
 }
 
-fn write_device(out: &mut String, process: &'static Process, device: DeviceId, sites: usize) {
+fn of_device(process: &'static Process, device: DeviceId, sites: usize) -> String {
     let counters = process.counters(device);
     let Counters { live, peak, counted, allocations, frees, .. } = counters;
     let known = process.devices.known(device);
     let uuid = known.map(|known| uuid::text(&known.uuid, known.mig));
     let number = |value: Option<u64>| value.map_or("null".into(), |value| value.to_string());
-    let _ = write!(
-        out,
+    let cache = process.torch_totals.of(device);
+    let cache = cache.map_or("null".into(), |cache| {
+        format!("{{\"allocated\":{},\"reserved\":{}}}", cache.allocated, cache.reserved)
+    });
+    let (libraries, sites) = held(process, device, sites);
+    let libraries = libraries.iter().map(|(name, Row { bytes, count, .. })| {
+        let name = text(name.as_deref());
+        format!("{{\"name\":{name},\"bytes\":{bytes},\"count\":{count}}}")
+    });
+    let sites = sites.iter().map(|((place, library), Row { bytes, count, .. })| {
+        let (library, place) = (text(library.as_deref()), text(place.as_deref()));
+        format!("{{\"bytes\":{bytes},\"count\":{count},\"library\":{library},\"place\":{place}}}")
+    });
+    format!(
         "{{\"ordinal\":{},\"uuid\":{},\"total\":{},\"used\":{counted},\"live\":{live},\
          \"peak\":{peak},\"watched_peak\":{},\"cap\":{},\"allocations\":{allocations},\
-         \"frees\":{frees},\"refused\":{},\"cache\":",
+         \"frees\":{frees},\"refused\":{},\"cache\":{cache},\"libraries\":{},\"sites\":{}}}",
         device.0,
         text(uuid.as_deref()),
         number(known.map(|known| known.total_bytes)),
         process.ledger.watched_peak(device),
         number(process.cap.limit(device)),
         counters.refused_by_cap.saturating_add(counters.refused_by_driver),
-    );
-    let _ = match process.torch_totals.of(device) {
-        Some(cache) => {
-            write!(out, "{{\"allocated\":{},\"reserved\":{}}}", cache.allocated, cache.reserved)
-        }
-        None => write!(out, "null"),
-    };
-    let (libraries, sites) = held(process, device, sites);
-    out.push_str(",\"libraries\":[");
-    for (at, (name, Row { bytes, count, .. })) in libraries.iter().enumerate() {
-        out.push_str(if at == 0 { "" } else { "," });
-        let name = text(name.as_deref());
-        let _ = write!(out, "{{\"name\":{name},\"bytes\":{bytes},\"count\":{count}}}");
-    }
-    out.push_str("],\"sites\":[");
-    for (at, ((place, library), Row { bytes, count, .. })) in sites.iter().enumerate() {
-        out.push_str(if at == 0 { "" } else { "," });
-        let (library, place) = (text(library.as_deref()), text(place.as_deref()));
-        let _ = write!(
-            out,
-            "{{\"bytes\":{bytes},\"count\":{count},\"library\":{library},\"place\":{place}}}"
-        );
-    }
-    out.push_str("]}");
+        list(libraries),
+        list(sites),
+    )
+}
+
+/// A JSON array.
+fn list(values: impl Iterator<Item = String>) -> String {
+    format!("[{}]", values.collect::<Vec<_>>().join(","))
 }
 
 /// A name that may not be known.

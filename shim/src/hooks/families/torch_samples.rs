@@ -30,9 +30,6 @@ pub fn passed(api: Api, caller: usize, report: Report) -> Option<usize> {
 /// Whether a call that was not passed is timed; `None`: it was not counted.
 #[inline(always)]
 pub fn is_timed(api: Api, caller: usize, word: u64) -> Option<bool> {
-    if !state::hot().allocator.is_known(torch_calls::index(api)) {
-        return None;
-    }
     counted_device(api, caller, word).map(|device| device.is_timed(SAMPLED_ONE_OF as u32))
 }
 
