@@ -4,7 +4,6 @@
 //! |---|---|
 //! | out of memory, or a refusal that the program absorbs | `burst` |
 //! | stacks that hold memory, and holes between blocks | `held` |
-//! | the same, kept from a refusal for the exit | `kept` |
 //! | source lines of stacks, libraries | `names` |
 //! | all figures together, as text | `message` |
 //! | the file, where one is wanted | `file` |
@@ -37,7 +36,6 @@ mod aftermath;
 mod burst;
 mod file;
 pub mod held;
-mod kept;
 mod message;
 pub mod names;
 
@@ -53,7 +51,6 @@ use aftermath::Aftermath;
 pub use aftermath::keep_exit_status;
 use burst::{Burst, CardReading, Refusal};
 use held::Held;
-use kept::{Budget, Kept};
 use vramtrace_format::policy::OomReport;
 use vramtrace_format::{
     CacheBytes, DeviceId, Event, OomEvidence, PostMortem, Refused, RefusedBy, StackId,
@@ -63,6 +60,9 @@ use vramtrace_format::{
 const QUIET_S: u64 = 60;
 /// Stacks of a framework's blocks that are kept.
 const OF_BLOCKS_MOST: usize = 64;
+
+/// Walks over the live memory for the exit may take 1 / WALKS_ONE_OF of the time.
+const WALKS_ONE_OF: u64 = 100;
 
 /// Other processes on a card and their bytes.
 type Neighbours = Vec<(u32, Option<u64>)>;
@@ -75,9 +75,12 @@ pub struct OomReporter {
 
 struct State {
     bursts: Box<[Burst]>,
-    /// Who held each device at one of the last refusals.
-    kept: Box<[Option<Kept>]>,
-    looks: Budget,
+    /// Who held each device at one of the last refusals, and the live bytes then: with as many, nothing was given or freed
+    /// since.
+    kept: Box<[Option<(u64, Held)>]>,
+    /// When the next two walks are allowed: a library empties its cache after a first refusal, and the second one is the
+    /// one that matters.
+    walks_due_ns: [u64; 2],
     /// When the last one was reported.
     reported_ns: Option<u64>,
     /// Requests on which a framework's cache gave up.
@@ -90,11 +93,8 @@ impl Default for OomReporter {
         // Not constructed on the stack, which may be small.
         let bursts = (0..DEVICES).map(|_| Burst::default()).collect();
         let kept = (0..DEVICES).map(|_| None).collect();
-        let looks = Budget::default();
-        OomReporter {
-            state: Lock::new(State { bursts, kept, looks, reported_ns: None, cache_ooms: 0 }),
-            aftermath: Aftermath::default(),
-        }
+        let state = State { bursts, kept, walks_due_ns: [0; 2], reported_ns: None, cache_ooms: 0 };
+        OomReporter { state: Lock::new(state), aftermath: Aftermath::default() }
     }
 }
 
@@ -126,8 +126,8 @@ impl State {
         let neighbours = burst.neighbours();
         let refusal = burst.at_exit(given)?;
         let refusal = burst.report(refusal, OomEvidence::EndedRefused);
-        let kept = self.kept[index].take().filter(|kept| kept.live == refusal.live);
-        let held = kept.map(|kept| kept.held).unwrap_or_default();
+        let kept = self.kept[index].take().filter(|(live, _)| *live == refusal.live);
+        let held = kept.map(|(_, held)| held).unwrap_or_default();
         Some(Report { refusal, held, neighbours })
     }
 }
@@ -221,8 +221,9 @@ impl OomReporter {
         let index = device_index(device);
         {
             let state = self.state.lock();
-            let is_same = state.kept[index].as_ref().is_some_and(|kept| kept.live == live);
-            if state.bursts[index].is_reported() || is_same || !state.looks.allows(time_ns) {
+            let is_same = state.kept[index].as_ref().is_some_and(|(kept, _)| *kept == live);
+            let is_soon = time_ns < state.walks_due_ns[0];
+            if state.bursts[index].is_reported() || is_same || is_soon {
                 return;
             }
         }
@@ -231,8 +232,9 @@ impl OomReporter {
         let now_ns = p.clock.now_ns();
         let _before = {
             let mut state = self.state.lock();
-            state.looks.spend(now_ns, now_ns.saturating_sub(time_ns));
-            state.kept[index].replace(Kept { live, held })
+            let pause_ns = now_ns.saturating_sub(time_ns).saturating_mul(2 * WALKS_ONE_OF);
+            state.walks_due_ns = [state.walks_due_ns[1], now_ns.saturating_add(pause_ns)];
+            state.kept[index].replace((live, held))
         };
     }
 
