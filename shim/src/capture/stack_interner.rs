@@ -31,8 +31,8 @@ pub struct Stack<'a> {
 #[derive(Default)]
 pub struct StackInterner {
     /// The id, by fingerprint.
-    stacks: Table<KeyedSlot<u32>>,
-    codes: Table<KeyedSlot<u32>>,
+    stacks: Table<KeyedSlot>,
+    codes: Table<KeyedSlot>,
     /// The libraries that are loaded at their addresses now, as far as is known.
     modules: Vec<Known>,
     last_module: u32,

@@ -47,7 +47,7 @@ type Chunk = [Pool; CHUNK];
 #[derive(Default)]
 struct Known {
     /// By handle: the number of the pool.
-    handles: Table<KeyedSlot<u32>>,
+    handles: Table<KeyedSlot>,
     /// The first unused pool of each group; 0: none.
     unused: Map<u32, u32>,
 }

@@ -17,35 +17,21 @@ pub unsafe trait Slot: Copy {
     fn hash(key: Self::Key) -> u64;
 }
 
-/// A value by which a used slot is distinguished from an empty one.
-///
-/// # Safety
-/// All bytes zero must be a valid value for which `is_none` is true.
-pub unsafe trait Value: Copy {
-    fn is_none(&self) -> bool;
-}
-
-// SAFETY: an integer, for which zero bytes are valid and mean none.
-unsafe impl Value for u32 {
-    fn is_none(&self) -> bool {
-        *self == 0
-    }
-}
-
 /// A slot with a number as its key: a handle, an address, a fingerprint.
 #[derive(Clone, Copy)]
-pub struct KeyedSlot<V: Value> {
+pub struct KeyedSlot {
     pub key: u64,
-    pub value: V,
+    /// 0: it is empty.
+    pub value: u32,
 }
 
-// SAFETY: zero bytes are a valid key, and a value that is none.
-unsafe impl<V: Value> Slot for KeyedSlot<V> {
+// SAFETY: numbers, of which zero bytes are an empty slot.
+unsafe impl Slot for KeyedSlot {
     type Key = u64;
 
     #[inline]
     fn is_empty(&self) -> bool {
-        self.value.is_none()
+        self.value == 0
     }
 
     #[inline]
