@@ -7,7 +7,8 @@
 
 use super::mapped_modules;
 use super::task::change_mask;
-use super::tls::thread_block;
+use super::tls::thread_cells;
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -15,7 +16,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 pub type Exit = unsafe extern "C-unwind" fn(*mut c_void) -> !;
 
 /// All zeros: nothing is kept.
-#[repr(C)]
+#[derive(Clone, Copy)]
 struct Slot {
     /// The real function.
     exit: Option<Exit>,
@@ -25,26 +26,25 @@ struct Slot {
     mask: u64,
 }
 
-thread_block!(fn slot() -> *mut Slot = "vramtrace_handler_exit", 24, align 8);
+thread_cells!(fn slot() -> &Cell<Slot>, 24 bytes of the block at 296);
 
 /// Keeps a call of `exit` for [`perform`].
 pub fn keep(exit: Exit, result: *mut c_void) {
     let mask = change_mask(libc::SIG_BLOCK, 0).unwrap_or(0);
-    // SAFETY: this thread's own.
-    unsafe { *slot() = Slot { exit: Some(exit), result, mask } };
+    slot().set(Slot { exit: Some(exit), result, mask });
     compiler_fence(Ordering::SeqCst);
 }
 
 /// Ends the thread, if that was kept.
 #[cold]
 pub fn perform() {
-    // SAFETY: this thread's own.
-    let slot = unsafe { &mut *slot() };
-    if let Some(exit) = slot.exit.take() {
+    let kept = slot().get();
+    if let Some(exit) = kept.exit {
+        slot().set(Slot { exit: None, ..kept });
         // As the handler left it.
-        change_mask(libc::SIG_SETMASK, slot.mask);
+        change_mask(libc::SIG_SETMASK, kept.mask);
         // SAFETY: the C library's function, for the program's own call.
-        unsafe { exit(slot.result) }
+        unsafe { exit(kept.result) }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The bounds of this thread's stack.
 
-use crate::runtime::tls::{thread_block, thread_pointer};
+use crate::runtime::tls::{thread_cells, thread_pointer};
 use crate::runtime::{elf, loader};
 use once_cell::race::OnceNonZeroUsize;
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
@@ -18,13 +19,12 @@ struct Known {
     sure: usize,
 }
 
-thread_block!(fn known() -> *mut Known = "vramtrace_stack", 24, align 8);
+thread_cells!(fn known() -> &Cell<Known>, 24 bytes of the block at 272);
 
 /// Whether at least `room` bytes of this thread's own stack are certainly left below `sp`.
 #[inline]
 pub fn has_room(sp: usize, room: usize) -> bool {
-    // SAFETY: this thread's own.
-    let Known { high, sure, .. } = unsafe { *known() };
+    let Known { high, sure, .. } = known().get();
     let enough = sure != 0 && sp < high && sp.saturating_sub(sure) > room;
     enough || find_room(sp, room)
 }
@@ -33,19 +33,16 @@ pub fn has_room(sp: usize, room: usize) -> bool {
 /// whose bounds are not known.
 pub fn is_short(sp: usize, room: usize) -> bool {
     has_room(sp, room);
-    // SAFETY: this thread's own.
-    let Known { low, high, .. } = unsafe { *known() };
+    let Known { low, high, .. } = known().get();
     (low..high).contains(&sp) && sp - low < room
 }
 
 #[cold]
 fn find_room(sp: usize, room: usize) -> bool {
-    // SAFETY: this thread's own.
-    let Known { low, high, .. } = unsafe { *known() };
+    let Known { low, high, .. } = known().get();
     if high == 0 {
         look(sp, true);
-        // SAFETY: this thread's own.
-        return unsafe { (*known()).high } != 0 && has_room(sp, room);
+        return known().get().high != 0 && has_room(sp, room);
     }
     if !(low..high).contains(&sp) || sp - low <= room {
         return false;
@@ -61,8 +58,7 @@ fn find_room(sp: usize, room: usize) -> bool {
         }),
     };
     if let Some(sure) = reached {
-        // SAFETY: this thread's own.
-        unsafe { (*known()).sure = sure };
+        known().set(Known { low, high, sure });
     }
     reached.is_some()
 }
@@ -87,8 +83,7 @@ pub(super) const PAGE: usize = 4096;
 /// The upper end of the stack on which `sp` lies; all memory in between can be read.
 #[inline]
 pub fn high(sp: usize) -> Option<usize> {
-    // SAFETY: this thread's own.
-    let (low, high) = unsafe { ((*known()).low, (*known()).high) };
+    let Known { low, high, .. } = known().get();
     if (low..high).contains(&sp) {
         return Some(high);
     }
@@ -97,11 +92,10 @@ pub fn high(sp: usize) -> Option<usize> {
 
 #[cold]
 fn look(sp: usize, first: bool) -> Option<usize> {
-    if first && let Some((low, high, sure)) = of_thread(sp) {
-        // SAFETY: this thread's own.
-        unsafe { *known() = Known { low, high, sure } };
-        if (low..high).contains(&sp) {
-            return Some(high);
+    if first && let Some(own) = of_thread(sp) {
+        known().set(own);
+        if (own.low..own.high).contains(&sp) {
+            return Some(own.high);
         }
     }
     // A stack that the program allocated: of a fiber, or for signals.
@@ -110,12 +104,11 @@ fn look(sp: usize, first: bool) -> Option<usize> {
 
 /// The bounds of the thread's original stack. `pthread_getattr_np` gives them, but it calls malloc, and
 /// for the main thread it reads a file.
-fn of_thread(sp: usize) -> Option<(usize, usize, usize)> {
-    let (low, high) = match descriptor_pair(sp) {
-        Some((low, high)) => return Some((low, high, low)),
-        None => of_main_thread(sp)?,
-    };
-    Some((low, high, 0))
+fn of_thread(sp: usize) -> Option<Known> {
+    match descriptor_pair(sp) {
+        Some((low, high)) => Some(Known { low, high, sure: low }),
+        None => of_main_thread(sp).map(|(low, high)| Known { low, high, sure: 0 }),
+    }
 }
 
 /// For other threads the C library stores address and size of the stack, followed by the size of the
@@ -124,7 +117,11 @@ fn of_thread(sp: usize) -> Option<(usize, usize, usize)> {
 fn descriptor_pair(sp: usize) -> Option<(usize, usize)> {
     const LARGEST: usize = 1 << 36;
     let words = descriptor_words()?;
-    let descriptor = descriptor(words * size_of::<usize>());
+    // The thread pointer points to the descriptor's start, or behind its end.
+    let descriptor = match cfg!(target_arch = "aarch64") {
+        true => thread_pointer() - words * size_of::<usize>(),
+        false => thread_pointer(),
+    };
     // SAFETY: the descriptor is this thread's and has so many words. Other threads may write some.
     let word = |n: usize| unsafe { (descriptor as *const usize).add(n).read_volatile() };
     (0..words.saturating_sub(2)).find_map(|n| {
@@ -135,18 +132,6 @@ fn descriptor_pair(sp: usize) -> Option<(usize, usize)> {
             && descriptor < low.checked_add(size)?;
         fits.then(|| (low + guard(word(n + 2), sp - low), descriptor))
     })
-}
-
-/// The thread pointer points to the descriptor's start.
-#[cfg(target_arch = "x86_64")]
-fn descriptor(_bytes: usize) -> usize {
-    thread_pointer()
-}
-
-/// The thread pointer points behind the descriptor's end.
-#[cfg(target_arch = "aarch64")]
-fn descriptor(bytes: usize) -> usize {
-    thread_pointer() - bytes
 }
 
 /// The size of the guard at the stack's lower end, if the value is plausible.
