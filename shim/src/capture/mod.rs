@@ -181,9 +181,7 @@ impl Capture {
     fn known_python(&self) -> Option<StackId> {
         let mut work = self.workspaces.take()?;
         let python = self.cached_python(&mut work)?;
-        let mut flags = StackFlags::default();
-        flags.add(StackFlags::NATIVE_OFF);
-        let none = StackPrint::default();
+        let (flags, none) = (StackFlags::NATIVE_OFF, StackPrint::default());
         work.recent.get(self.fingerprint(flags, none, python.print, StackId(0)))
     }
 
@@ -274,19 +272,12 @@ impl Capture {
     fn walk_python(&self, work: &mut Workspace, sink: &impl DefinitionSink) -> PythonPart {
         let Workspace { python: frames, groups, .. } = work;
         let out = Frames { frames: &mut frames[..self.wants.python_depth], groups };
-        let found = match self.wants.python {
+        let (walked, flags) = match self.wants.python {
             true => self.python.walk(out).unwrap_or_else(|why| self.give_up(sink, why)),
-            false => Found::Off,
-        };
-        let (walked, flag) = match found {
-            Found::Off => (Walked::default(), StackFlags::PYTHON_OFF),
-            Found::NoThread => (Walked::default(), StackFlags::NO_PYTHON_THREAD),
-            Found::Frames(none) if none.frames == 0 => (none, StackFlags::NO_PYTHON_FRAMES),
-            Found::Frames(some) if some.cut => (some, StackFlags::PYTHON_CUT),
-            Found::Frames(all) => (all, StackFlags::default()),
+            false => (Walked::default(), StackFlags::PYTHON_OFF),
         };
         let print = python::walk::fingerprint(&frames[..walked.frames]);
-        PythonPart { print, walked: Some(walked), flags: flag }
+        PythonPart { print, walked: Some(walked), flags }
     }
 
     #[inline(always)]
@@ -465,7 +456,7 @@ impl Capture {
     #[cold]
     fn give_up(&self, sink: &impl DefinitionSink, why: &str) -> Found {
         define_note(sink, &format!("Python stacks are off: {why}"));
-        Found::Off
+        (Walked::default(), StackFlags::PYTHON_OFF)
     }
 }
 

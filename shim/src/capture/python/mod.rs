@@ -26,6 +26,7 @@ use several::Interpreters;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use vramtrace_format::StackFlags;
 use walk::{Frames, Walked};
 
 /// The interpreter of this process, once it was found. It may be unloaded, and another one be found later.
@@ -63,13 +64,15 @@ pub struct Interpreter {
     pub loops: Option<Range<usize>>,
 }
 
-/// The result of looking for a thread's Python stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// The thread runs no Python.
-    NoThread,
-    Off,
-    Frames(Walked),
+/// A thread's Python frames, and what is to be said of them.
+pub type Found = (Walked, StackFlags);
+
+fn some(walked: Walked) -> Found {
+    match walked {
+        Walked { frames: 0, .. } => (walked, StackFlags::NO_PYTHON_FRAMES),
+        Walked { cut: true, .. } => (walked, StackFlags::PYTHON_CUT),
+        _ => (walked, StackFlags::default()),
+    }
 }
 
 impl Python {
@@ -147,29 +150,25 @@ impl Python {
     /// `Err`: the self-test failed (returned once).
     #[inline]
     pub fn walk(&self, out: Frames<'_>) -> Result<Found, &'static str> {
+        let (off, none) = (StackFlags::PYTHON_OFF, StackFlags::NO_PYTHON_THREAD);
+        let without = |why| Ok((Walked::default(), why));
         let Some(found) = self.interpreter.last() else {
-            return Ok(match self.unreadable.get() {
-                Some(()) => Found::Off,
-                None => Found::NoThread,
-            });
+            return without(if self.unreadable.get().is_some() { off } else { none });
         };
         let interpreter = &found.value;
         let state = interpreter.state.load(Ordering::Acquire);
         if state == OFF {
-            return Ok(Found::Off);
+            return without(off);
         }
-        let thread = match thread_of(found) {
-            None => return Ok(Found::Off),
-            Some(None) => return Ok(Found::NoThread),
-            Some(Some(thread)) => thread,
-        };
-        if state == UNTRIED {
-            return interpreter.try_out(thread, out);
+        match thread_of(found) {
+            None => without(off),
+            Some(None) => without(none),
+            Some(Some(thread)) if state == UNTRIED => interpreter.try_out(thread, out),
+            Some(Some(thread)) => match interpreter.walk(&Plain, thread, out) {
+                Some(walked) => Ok(some(walked)),
+                None => without(off),
+            },
         }
-        Ok(match interpreter.walk(&Plain, thread, out) {
-            Some(walked) => Found::Frames(walked),
-            None => Found::Off,
-        })
     }
 }
 
@@ -263,13 +262,13 @@ impl Interpreter {
         let tried = Careful::with(|careful| self.try_with(careful, thread, out));
         match tried.unwrap_or(Err("this process may not read its own memory through the kernel")) {
             Err(why) if self.state.swap(OFF, Ordering::AcqRel) != OFF => Err(why),
-            Err(_) => Ok(Found::Off),
+            Err(_) => Ok((Walked::default(), StackFlags::PYTHON_OFF)),
             Ok(walked) => {
                 // Without a frame there was nothing to test.
                 let next = if walked.frames > 0 { TRUSTED } else { UNTRIED };
                 let order = (Ordering::AcqRel, Ordering::Relaxed);
                 let _ = self.state.compare_exchange(UNTRIED, next, order.0, order.1);
-                Ok(Found::Frames(walked))
+                Ok(some(walked))
             }
         }
     }
@@ -356,6 +355,6 @@ mod tests {
         assert_eq!(python.register(&object, (&loaded, &image), || unreachable!()), Ok(()));
         assert!(!python.is_seen());
         let out = Frames { frames: &mut [], groups: &mut [] };
-        assert_eq!(python.walk(out), Ok(Found::NoThread));
+        assert_eq!(python.walk(out), Ok((Walked::default(), StackFlags::NO_PYTHON_THREAD)));
     }
 }
