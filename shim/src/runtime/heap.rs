@@ -12,7 +12,7 @@
 //! blocks are not used again.
 
 use crate::runtime::fallible::may_fail;
-use crate::runtime::faults::{block_granted, pages_granted};
+use crate::runtime::faults::block_granted;
 use crate::runtime::hash_table::{pages, unmap};
 use crate::runtime::lock::{Guard, Lock};
 use crate::runtime::reserve;
@@ -119,16 +119,6 @@ fn in_pages(size: usize) -> usize {
     size.next_multiple_of(PAGE)
 }
 
-/// Resizes the pages of a block that has separate ones. Null: the kernel has no room.
-fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
-    if new > old && !(pages_granted("pages") && block_granted()) {
-        return null_mut();
-    }
-    // SAFETY: a mapping of our own.
-    let moved = unsafe { libc::mremap(block.cast(), old, new, libc::MREMAP_MAYMOVE) };
-    if moved == libc::MAP_FAILED { null_mut() } else { moved.cast() }
-}
-
 impl Blocks {
     #[inline]
     fn take(&mut self, size: usize, granted: bool) -> *mut u8 {
@@ -208,15 +198,12 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return null_mut() };
-        match (class(layout), class(wanted)) {
-            (Some(old), Some(new)) if old == new => return block,
-            (None, None) if !reserve::has(block) => {
-                let moved = moved(block, in_pages(layout.size()), in_pages(size));
-                if !moved.is_null() {
-                    return moved;
-                }
-            }
-            _ => {}
+        let fits = match (class(layout), class(wanted)) {
+            (None, None) => in_pages(layout.size()) == in_pages(size),
+            (old, new) => old == new,
+        };
+        if fits {
+            return block;
         }
         // SAFETY: a size that is not zero, as the caller's contract says.
         let fresh = unsafe { self.alloc(wanted) };
