@@ -231,14 +231,4 @@ mod tests {
             }
         });
     }
-
-    #[test]
-    fn recent_ones() {
-        let all = Workspaces::default();
-        let mut work = all.take().unwrap();
-        assert_eq!(work.recent.get(77), None);
-        work.recent.put(77, StackId(5));
-        assert_eq!(work.recent.get(77), Some(StackId(5)));
-        assert_eq!(work.recent.get(77 + RECENT as u64), None);
-    }
 }

@@ -1,10 +1,6 @@
 use super::*;
 use crate::runtime::{hash_table, stack_bounds as bounds};
 
-unsafe extern "C" {
-    fn backtrace(buffer: *mut *mut libc::c_void, size: libc::c_int) -> libc::c_int;
-}
-
 fn empty_log() -> &'static mut WalkLog {
     crate::runtime::loaded_objects::can_ask();
     let pages = hash_table::pages(size_of::<WalkLog>()).unwrap();
@@ -15,38 +11,6 @@ fn empty_log() -> &'static mut WalkLog {
 /// In a test everything is "our own library". All walks are kept.
 fn walker() -> Walker {
     Walker { ours: NOWHERE, to_keep: u32::MAX, ..Walker::new() }
-}
-
-#[inline(never)]
-fn both(depth: usize, walker: &mut Walker) -> (Vec<usize>, Vec<usize>, Walked) {
-    if depth > 0 {
-        return std::hint::black_box(both(depth - 1, walker));
-    }
-    let mut theirs = [std::ptr::null_mut(); 256];
-    let from = State::here();
-    let high = bounds::high(from.sp).unwrap();
-    let mut frames = [Frame::default(); 256];
-    let walked = walker.walk(from, high, &mut frames, empty_log(), |_| ());
-    // SAFETY: room for 256 addresses.
-    let count = unsafe { backtrace(theirs.as_mut_ptr(), 256) } as usize;
-    let ours = frames[..walked.frames].iter().map(|frame| frame.address).collect();
-    // Its first is the address in this function.
-    let theirs = theirs[1..count].iter().map(|address| *address as usize).collect();
-    (ours, theirs, walked)
-}
-
-#[test]
-#[cfg_attr(sanitized, ignore = "backtrace() is the sanitizer's, with a frame more")]
-fn as_backtrace_says() {
-    let mut walker = walker();
-    for depth in [0, 1, 7, 40] {
-        let (ours, theirs, walked) = both(depth, &mut walker);
-        assert!(!walked.cut);
-        assert_eq!(ours, theirs, "depth {depth}");
-    }
-    walker.forget();
-    let (ours, theirs, _) = both(3, &mut walker);
-    assert_eq!(ours, theirs);
 }
 
 #[test]
