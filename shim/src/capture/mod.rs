@@ -410,26 +410,37 @@ impl Capture {
     #[cold]
     fn define_found(&self, sink: &impl DefinitionSink, seen: Seen) {
         let define = |definition: &Definition| sink.define_located(definition);
-        let replaced = match seen {
-            Seen::Made(_) if !self.wants.native => false,
-            Seen::Made(code) => self.interner.lock().made(code, define),
+        match seen {
+            Seen::Made(_) if !self.wants.native => {}
+            Seen::Made(code) => {
+                let mut interner = self.interner.lock();
+                self.count_replaced(interner.made(code, define));
+            }
             Seen::Library(loaded, image) => {
                 // SAFETY: one of its functions is on this thread's stack.
                 let object = unsafe { loaded.object() };
                 // Another interpreter's numbers of code objects may be the same.
                 let replaces = || {
-                    self.interner.lock().forget_codes();
-                    self.replaced.fetch_add(1, Ordering::Release);
+                    let mut interner = self.interner.lock();
+                    interner.forget_codes();
+                    self.count_replaced(true);
                 };
                 if self.wants.python
                     && let Err(why) = self.python.register(&object, (loaded, image), replaces)
                 {
                     self.give_up(sink, &why.to_string());
                 }
-                // SAFETY: one of its functions is on this thread's stack, so it is loaded.
-                self.wants.native && unsafe { self.interner.lock().module(loaded, image, define) }
+                if self.wants.native {
+                    let mut interner = self.interner.lock();
+                    // SAFETY: one of its functions is on this thread's stack, so it is loaded.
+                    self.count_replaced(unsafe { interner.module(loaded, image, define) });
+                }
             }
-        };
+        }
+    }
+
+    /// Under the interner's lock: a thread to which the new library is known counts it, too.
+    fn count_replaced(&self, replaced: bool) {
         if replaced {
             self.replaced.fetch_add(1, Ordering::Release);
         }
