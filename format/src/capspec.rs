@@ -1,7 +1,7 @@
 //! Parses `VRAMTRACE_CAP`: `8GiB`, `50%`, `0=8GiB,1=50%`, `GPU-<uuid>=8GiB`. The recorder enforces the cap; the command
 //! checks it before a program starts.
 
-pub use crate::error::NotUnderstood as CapError;
+use crate::error::NotUnderstood;
 use crate::size::{self, Decimal};
 use crate::uuid;
 
@@ -75,9 +75,9 @@ impl CapSpec {
 }
 
 /// Parses a cap: one rule, or several with commas between them.
-pub fn parse(text: &str) -> Result<CapSpec, CapError> {
+pub fn parse(text: &str) -> Result<CapSpec, NotUnderstood> {
     if text.trim().is_empty() {
-        return CapError::new(format!("the cap is empty; write {EXAMPLES}"));
+        return NotUnderstood::new(format!("the cap is empty; write {EXAMPLES}"));
     }
     let mut rules: Vec<Rule> = Vec::new();
     for part in text.split(',') {
@@ -85,25 +85,22 @@ pub fn parse(text: &str) -> Result<CapSpec, CapError> {
         let known = |target| rules.iter().any(|earlier| earlier.target == target);
         match rule(part) {
             Ok(rule) if !known(rule.target) => rules.push(rule),
-            Ok(Rule { target: Target::Others, .. }) => {
-                return CapError::new(format!(
-                    "`{part}` gives a second cap for all devices; name the device: 0=8GiB"
-                ));
+            Ok(Rule { target, .. }) => {
+                let twice = match target {
+                    Target::Others => "gives a second cap for all devices; name the device: 0=8GiB",
+                    _ => "names a device a second time; write each device once",
+                };
+                return NotUnderstood::new(format!("`{part}` {twice}"));
             }
-            Ok(_) => {
-                return CapError::new(format!(
-                    "`{part}` names a device a second time; write each device once"
-                ));
-            }
-            Err(why) => return CapError::new(format!("`{part}` {why}")),
+            Err(why) => return NotUnderstood::new(format!("`{part}` {why}")),
         }
     }
     Ok(CapSpec { rules })
 }
 
-fn rule(part: &str) -> Result<Rule, CapError> {
+fn rule(part: &str) -> Result<Rule, NotUnderstood> {
     if part.is_empty() {
-        return CapError::new(format!("is empty (an extra comma?); write {EXAMPLES}"));
+        return NotUnderstood::new(format!("is empty (an extra comma?); write {EXAMPLES}"));
     }
     match part.split_once('=') {
         Some((device, value)) => {
@@ -113,38 +110,40 @@ fn rule(part: &str) -> Result<Rule, CapError> {
     }
 }
 
-fn target(text: &str) -> Result<Target, CapError> {
+fn target(text: &str) -> Result<Target, NotUnderstood> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return match text.parse() {
             Ok(ordinal @ ..255) => Ok(Target::Ordinal(ordinal)),
-            _ => CapError::new("has an ordinal out of range; ordinals are 0 to 254"),
+            _ => NotUnderstood::new("has an ordinal out of range; ordinals are 0 to 254"),
         };
     }
     let (kind, rest) = text.split_at_checked(4).unwrap_or_default();
     match (kind, uuid::parse(rest)) {
         ("GPU-", Some(id)) => Ok(Target::Gpu(id)),
         ("MIG-", Some(id)) => Ok(Target::Mig(id)),
-        ("GPU-" | "MIG-", None) => CapError::new(
+        ("GPU-" | "MIG-", None) => NotUnderstood::new(
             "has an incomplete or invalid UUID; write it as `nvidia-smi -L` shows it, \
              GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx",
         ),
-        _ => CapError::new(
+        _ => NotUnderstood::new(
             "names no device; write an ordinal (0=8GiB), GPU-<uuid>=8GiB or MIG-<uuid>=8GiB",
         ),
     }
 }
 
 /// Parses a size with a unit, or a share like `50%`.
-pub(crate) fn limit(text: &str) -> Result<Limit, CapError> {
+pub(crate) fn limit(text: &str) -> Result<Limit, NotUnderstood> {
     let Some(percent) = text.strip_suffix('%') else {
         return Ok(Limit::Bytes(size::parse(text)?));
     };
     let share = Decimal::parse(percent.trim_end()).and_then(|percent| percent.times(WHOLE / 100));
     match share {
-        None => CapError::new("is not a share; write a number above 0 and up to 100, like 50%"),
-        Some(0) => CapError::new("is zero; write a share above 0, like 50%"),
+        None => {
+            NotUnderstood::new("is not a share; write a number above 0 and up to 100, like 50%")
+        }
+        Some(0) => NotUnderstood::new("is zero; write a share above 0, like 50%"),
         Some(share @ 1..=WHOLE) => Ok(Limit::Share(share)),
-        Some(_) => CapError::new("is more than 100%; write a share up to 100%"),
+        Some(_) => NotUnderstood::new("is more than 100%; write a share up to 100%"),
     }
 }
 

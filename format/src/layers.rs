@@ -206,10 +206,6 @@ impl Places {
         self
     }
 
-    fn is_patching(&self, library: &str) -> bool {
-        self.patched_by.iter().any(|path| path == library)
-    }
-
     /// The layer of a Python source file.
     pub fn python(&self, file: &str) -> Layer {
         if let Some(package) = package(file) {
@@ -266,7 +262,10 @@ impl Places {
     pub fn native(&self, library: Option<&str>, file: &str) -> Layer {
         let Some(library) = library else { return Layer::Package };
         let name = base_name(library);
-        if is_plumbing(name) || is_of_interpreter(library) || self.is_patching(library) {
+        if is_plumbing(name)
+            || is_of_interpreter(library)
+            || self.patched_by.iter().any(|path| path == library)
+        {
             return Layer::Plumbing;
         }
         let of_others = ["/rustc/", "/.cargo/registry/", "/usr/include/", "/usr/lib/gcc/"];
@@ -294,7 +293,7 @@ impl Places {
 
     /// The common name of the library at this path, or else its file name. `None`: [`Layer::Plumbing`].
     pub fn library(&self, path: &str) -> Option<String> {
-        if self.is_patching(path) { None } else { self.library_itself(path) }
+        if self.patched_by.iter().any(|one| one == path) { None } else { self.library_itself(path) }
     }
 
     /// The same, also of a library that replaced the beginning of functions: for memory that it requested for itself.

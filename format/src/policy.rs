@@ -2,8 +2,7 @@
 //! where an out-of-memory is reported. The recorder applies them; the command checks them before a program starts.
 
 use crate::capspec::{self, CapSpec, Limit};
-pub use crate::error::NotUnderstood as GroupError;
-use crate::error::one_of;
+use crate::error::{NotUnderstood, one_of};
 
 /// What happens to a request that exceeds the cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +16,7 @@ pub enum Mode {
 
 impl Mode {
     /// Parses a mode; surrounding spaces are ignored.
-    pub fn parse(text: &str) -> Result<Mode, GroupError> {
+    pub fn parse(text: &str) -> Result<Mode, NotUnderstood> {
         let modes = [("refuse", Mode::Refuse), ("warn", Mode::Warn)];
         one_of(text.trim(), &modes, "is not refuse or warn")
     }
@@ -37,7 +36,7 @@ pub enum OomReport {
 
 impl OomReport {
     /// Parses a value; surrounding spaces are ignored.
-    pub fn parse(text: &str) -> Result<OomReport, GroupError> {
+    pub fn parse(text: &str) -> Result<OomReport, NotUnderstood> {
         use OomReport::{File, Off, Stderr};
         let all = [("stderr", Stderr), ("file", File), ("off", Off)];
         one_of(text.trim(), &all, "is not stderr, file or off")
@@ -45,11 +44,11 @@ impl OomReport {
 }
 
 /// Parses a soft limit: a size, or a share of the cap (of the device's memory if there is no cap).
-pub fn soft(text: &str) -> Result<Limit, GroupError> {
+pub fn soft(text: &str) -> Result<Limit, NotUnderstood> {
     match text.contains('=') || text.contains(',') {
-        true => {
-            GroupError::new("is not a single limit for all devices; write a limit like 80% or 6GiB")
-        }
+        true => NotUnderstood::new(
+            "is not a single limit for all devices; write a limit like 80% or 6GiB",
+        ),
         false => capspec::limit(text.trim()),
     }
 }
@@ -67,7 +66,7 @@ pub const NAME_MOST: usize = 64;
 
 impl GroupSpec {
     /// Parses `NAME` or `NAME:CAP`.
-    pub fn parse(text: &str) -> Result<GroupSpec, GroupError> {
+    pub fn parse(text: &str) -> Result<GroupSpec, NotUnderstood> {
         let (name, cap) = match text.split_once(':') {
             Some((name, cap)) => (name, Some(capspec::parse(cap)?)),
             None => (text, None),
@@ -78,11 +77,11 @@ impl GroupSpec {
 }
 
 /// Checks a group's name.
-pub fn check_name(name: &str) -> Result<(), GroupError> {
+pub fn check_name(name: &str) -> Result<(), NotUnderstood> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     match !name.is_empty() && name.len() <= NAME_MOST && name.bytes().all(plain) {
         true => Ok(()),
-        false => GroupError::new(format!(
+        false => NotUnderstood::new(format!(
             "is not the name of a group; write 1 to {NAME_MOST} letters, digits, -, _ or . (and, \
              after a colon, the shared cap: training:8GiB)"
         )),

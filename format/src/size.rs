@@ -1,49 +1,36 @@
 //! Parses sizes such as `8GiB`, `8g`, `8192m`, `8000MB`, `13.5GiB`, for all variables and options of recorder and
 //! command.
 
-pub use crate::error::NotUnderstood as SizeError;
+use crate::error::NotUnderstood;
 use crate::physical::{GIB, MIB};
 
 /// Examples of sizes, for messages.
 pub const EXAMPLES: &str = "8GiB, 8g, 8192m (binary) or 8000MB (decimal)";
 
-/// Units, the longest first where one ends another.
-const UNITS: [(&str, u64); 12] = [
-    ("kib", 1 << 10),
-    ("mib", 1 << 20),
-    ("gib", 1 << 30),
-    ("tib", 1 << 40),
-    ("kb", 1_000),
-    ("mb", 1_000_000),
-    ("gb", 1_000_000_000),
-    ("tb", 1_000_000_000_000),
-    ("k", 1 << 10),
-    ("m", 1 << 20),
-    ("g", 1 << 30),
-    ("t", 1 << 40),
-];
-
 /// Parses a size with a unit; returns bytes, rounded down. k, m, g, t and KiB to TiB are binary, KB to TB decimal; case
 /// does not matter. A number without a unit is an error, and so is less than 1 byte.
-pub fn parse(text: &str) -> Result<u64, SizeError> {
+pub fn parse(text: &str) -> Result<u64, NotUnderstood> {
     let text = text.trim();
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = (text[..split].trim_end(), text[split..].to_ascii_lowercase());
     let Some(decimal) = Decimal::parse(number) else {
         let why = format!("is not a size; write a number with its unit, like {EXAMPLES}");
-        return SizeError::new(why);
+        return NotUnderstood::new(why);
     };
     if unit.is_empty() {
         let why = format!("has no unit; write for example {number}GiB or {number}MiB");
-        return SizeError::new(why);
+        return NotUnderstood::new(why);
     }
-    let Some((_, bytes)) = UNITS.into_iter().find(|(name, _)| *name == unit) else {
-        return SizeError::new(format!("has an unknown unit; write a size like {EXAMPLES}"));
+    let power = unit.chars().next().and_then(|prefix| "kmgt".find(prefix));
+    let step = [("", 1 << 10), ("ib", 1 << 10), ("b", 1_000u64)];
+    let step = step.into_iter().find(|(rest, _)| *rest == &unit[1..]);
+    let Some((power, (_, step))) = power.zip(step) else {
+        return NotUnderstood::new(format!("has an unknown unit; write a size like {EXAMPLES}"));
     };
-    match decimal.times(bytes) {
-        Some(0) => SizeError::new(format!("is zero; write a size like {EXAMPLES}")),
+    match decimal.times(step.pow(power as u32 + 1)) {
+        Some(0) => NotUnderstood::new(format!("is zero; write a size like {EXAMPLES}")),
         Some(bytes) => Ok(bytes),
-        None => SizeError::new("is 16 EiB or more"),
+        None => NotUnderstood::new("is 16 EiB or more"),
     }
 }
 

@@ -25,9 +25,6 @@ pub enum FrameOrigin {
     System,
 }
 
-/// The name of [`FrameOrigin`] in the public interface.
-pub use FrameOrigin as FrameRole;
-
 impl FrameOrigin {
     /// The origin of all frames of the library or executable at this path.
     pub fn of_library(path: &str) -> FrameOrigin {

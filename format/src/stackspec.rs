@@ -1,8 +1,7 @@
 //! Parses `VRAMTRACE_STACKS` (`native,python`, `python`, `none`), `VRAMTRACE_STACK_DEPTH` and `VRAMTRACE_TENSORS`, for
 //! the recorder and for the command, which checks them before a program starts.
 
-use crate::error::one_of;
-pub use crate::error::{NotUnderstood as NotADepth, NotUnderstood as NotLanguages};
+use crate::error::{NotUnderstood, one_of};
 
 /// Greatest number of frames of each language in a stack.
 pub const DEEPEST: usize = 1024;
@@ -15,14 +14,14 @@ pub struct Languages {
 }
 
 /// Parses languages with commas between them, or `none`.
-pub fn languages(text: &str) -> Result<Languages, NotLanguages> {
+pub fn languages(text: &str) -> Result<Languages, NotUnderstood> {
     let mut all = Languages { native: false, python: false };
     for word in text.split(',').filter(|_| text != "none") {
         match word {
             "native" => all.native = true,
             "python" => all.python = true,
             _ => {
-                return NotLanguages::new(
+                return NotUnderstood::new(
                     "is not a list of languages; write native, python, native,python or none",
                 );
             }
@@ -32,10 +31,10 @@ pub fn languages(text: &str) -> Result<Languages, NotLanguages> {
 }
 
 /// Parses the greatest number of frames of each language, counted from the innermost frame.
-pub fn depth(text: &str) -> Result<usize, NotADepth> {
+pub fn depth(text: &str) -> Result<usize, NotUnderstood> {
     match text.parse() {
         Ok(depth) if (1..=DEEPEST).contains(&depth) => Ok(depth),
-        _ => NotADepth::new(format!("is not a number of frames from 1 to {DEEPEST}")),
+        _ => NotUnderstood::new(format!("is not a number of frames from 1 to {DEEPEST}")),
     }
 }
 
@@ -50,7 +49,7 @@ pub enum Tensors {
 }
 
 /// Parses `VRAMTRACE_TENSORS`.
-pub fn tensors(text: &str) -> Result<Tensors, NotLanguages> {
+pub fn tensors(text: &str) -> Result<Tensors, NotUnderstood> {
     let all = [("off", Tensors::Off), ("python", Tensors::Python), ("full", Tensors::Full)];
     one_of(text, &all, "is not python, full or off")
 }

@@ -63,7 +63,7 @@ pub struct Args {
 }
 
 /// Parses bytes: a size with its unit, or a plain number.
-pub fn bytes(text: &str) -> Result<u64, size::SizeError> {
+pub fn bytes(text: &str) -> Result<u64, vramtrace_format::error::NotUnderstood> {
     text.parse().or_else(|_| size::parse(text))
 }
 

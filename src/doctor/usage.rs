@@ -65,7 +65,7 @@ pub fn of(ended: &RunResult) -> Result<Vec<Check>, String> {
         let text = format!("process {pid} ({name}) used the driver without the recorder");
         Check::problem("process", text)
     }));
-    checks.extend(notes.into_iter().map(|note| match note == Escape::SecondDriver.text() {
+    checks.extend(notes.into_iter().map(|note| match note == Escape::SecondDriver.name() {
         true => Check::problem("recorder", note),
         false => Check::note("recorder", note),
     }));

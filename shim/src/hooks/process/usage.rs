@@ -77,7 +77,7 @@ impl EntryPointUsage {
         let reported = self.escapes_reported.fetch_or(escapes, Ordering::Relaxed);
         for escape in Escape::ALL {
             if escapes & !reported & escape as u8 != 0 {
-                trace.define(&Definition::Note { text: escape.text().into() });
+                trace.define(&Definition::Note { text: escape.name().into() });
             }
         }
     }

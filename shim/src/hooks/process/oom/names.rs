@@ -9,7 +9,7 @@ use crate::runtime::fallible_map::Map;
 use vramtrace_format::layers::{
     Layer, Places, base_name, is_dispatch, package_of_source, package_title,
 };
-use vramtrace_format::stack_order::{self, FrameRole, Which};
+use vramtrace_format::stack_order::{self, FrameOrigin, Which};
 use vramtrace_format::{Definition, Join, PythonFrame, StackId, cells, code, lines};
 
 /// Reads a definition again, by its location, kind of record and id.
@@ -101,8 +101,8 @@ impl Names<'_> {
         let modules = frames.native.iter().map(|address| self.module(*address));
         let modules = list_of(frames.native.len(), modules).unwrap_or_default();
         let role = |module: &Option<(String, u64)>| match module {
-            Some((path, _)) => FrameRole::of_library(path),
-            None => FrameRole::Shown,
+            Some((path, _)) => FrameOrigin::of_library(path),
+            None => FrameOrigin::Shown,
         };
         let roles = list_of(modules.len(), modules.iter().map(role)).unwrap_or_default();
         let shown = stack_order::shown(&roles, frames.python.len().min(DEEP), &frames.joins);
