@@ -17,6 +17,9 @@ pub enum Error {
         "trace format {found} is newer than this vramtrace can read ({known}): use a newer vramtrace"
     )]
     NewerMajor { found: u16, known: u16 },
+    /// Written before format 2, of which no version was released.
+    #[error("trace format 1.{minor}: only a vramtrace built before format 2.0 can read it")]
+    OlderMajor { minor: u16 },
 }
 
 /// Why a text is not a value of a variable or option, with what would be right. It is printed after the text: "`8` has no

@@ -10,10 +10,10 @@ use crate::shown::cut;
 pub const HEADER_BYTES: usize = 4096;
 /// The first eight bytes of a trace. The first byte is not ASCII; the last one shows whether newlines were converted.
 pub const MAGIC: [u8; 8] = *b"\x8Avtrace\n";
-/// Major format version. A reader refuses files of a newer one.
-pub const MAJOR: u16 = 1;
+/// Major format version. A reader refuses files of another one.
+pub const MAJOR: u16 = 2;
 /// Minor format version. A newer one only adds records and fields, which older readers skip.
-pub const MINOR: u16 = 1;
+pub const MINOR: u16 = 0;
 
 /// A decoded header page. A string longer than its field is cut at a character boundary.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -91,7 +91,7 @@ impl Header {
         page.bytes
     }
 
-    /// Decodes a page. The flag is false if the check is wrong: the fields may then be wrong too. A newer major version
+    /// Decodes a page. The flag is false if the check is wrong: the fields may then be wrong too. Another major version
     /// is an error only if the check is right.
     pub(crate) fn from_page(page: &[u8; HEADER_BYTES]) -> Result<(Header, bool), Error> {
         if page[..8] != MAGIC {
@@ -100,9 +100,12 @@ impl Header {
         let sound = page[CHECK_AT..CHECK_AT + 8] == page_check(page).to_le_bytes();
         let mut header = Header::default();
         Page { bytes: *page, writes: false, text_at: STRINGS }.exchange(&mut header);
-        match sound && header.major > MAJOR {
-            true => Err(Error::NewerMajor { found: header.major, known: MAJOR }),
-            false => Ok((header, sound)),
+        match header.major {
+            newer if sound && newer > MAJOR => {
+                Err(Error::NewerMajor { found: newer, known: MAJOR })
+            }
+            1 if sound => Err(Error::OlderMajor { minor: header.minor }),
+            _ => Ok((header, sound)),
         }
     }
 }

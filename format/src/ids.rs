@@ -3,34 +3,28 @@
 
 use crate::scalar::scalar_ids;
 
-/// Where and how an allocation was made: API, kind, device, context, stream, pool.
-/// Resolved through [`crate::Definition::Site`]. 0 = unknown; in a free, the site of the allocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SiteId(pub u32);
+scalar_ids! {
+    /// Where and how an allocation was made: API, kind, device, context, stream, pool.
+    /// Resolved through [`crate::Definition::Site`]. 0 = unknown; in a free, the site of the allocation.
+    pub struct SiteId(pub u32);
 
-/// A call stack; equal stacks have one id. 0 = no stack was captured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StackId(pub u32);
+    /// A call stack; equal stacks have one id. 0 = no stack was captured.
+    pub struct StackId(pub u32);
 
-/// A context of this process, numbered from 1. 0 = unknown. The number of one that has ended is given to another one
-/// of the same device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ContextId(pub u16);
+    /// A context of this process, numbered from 1. 0 = unknown. The number of one that has ended is given to another one
+    /// of the same device.
+    pub struct ContextId(pub u16);
 
-/// A memory pool of this process, numbered from 1. 0 = none. Numbers are given again as those of contexts are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PoolId(pub u16);
+    /// A memory pool of this process, numbered from 1. 0 = none. Numbers are given again as those of contexts are.
+    pub struct PoolId(pub u16);
 
-/// CUDA ordinal as this process sees it, 0 to 254. [`DeviceId::UNKNOWN`] is counted separately, not as device 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceId(pub u8);
+    /// CUDA ordinal as this process sees it, 0 to 254. [`DeviceId::UNKNOWN`] is counted separately, not as device 0.
+    pub struct DeviceId(pub u8);
+
+    /// A thread of this process, numbered from 1 in order of first event. 0 = a thread after the first 65,535.
+    pub struct ThreadId(pub u16);
+}
 
 impl DeviceId {
     pub const UNKNOWN: DeviceId = DeviceId(u8::MAX);
 }
-
-/// A thread of this process, numbered from 1 in order of first event. 0 = a thread after the first 65,535.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ThreadId(pub u16);
-
-scalar_ids!(SiteId(u32), StackId(u32), ContextId(u16), PoolId(u16), DeviceId(u8), ThreadId(u16));

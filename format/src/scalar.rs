@@ -47,9 +47,13 @@ impl Scalar for bool {
     }
 }
 
-/// Implements [`Scalar`] for structures around a number.
+/// Declares structures around a number, which are a [`Scalar`].
 macro_rules! scalar_ids {
-    ($($id:ident($number:ty)),*) => { $(
+    ($( $(#[$meta:meta])* pub struct $id:ident(pub $number:ty); )*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $id(pub $number);
+
         impl $crate::scalar::Scalar for $id {
             const BITS: u32 = <$number>::BITS;
 
@@ -61,6 +65,26 @@ macro_rules! scalar_ids {
             #[inline(always)]
             fn from_bits(bits: u64) -> Option<$id> {
                 Some($id(bits as $number))
+            }
+        }
+    )* };
+}
+
+/// Implements [`Scalar`] for optional values: `None` is 0, the others are their numbers plus 1.
+macro_rules! optional_scalars {
+    ($($value:ty),*) => { $(
+        impl $crate::scalar::Scalar for Option<$value> {
+            const BITS: u32 = <$value>::BITS;
+
+            fn to_bits(self) -> u64 {
+                self.map_or(0, |value| value.to_bits() + 1)
+            }
+
+            fn from_bits(bits: u64) -> Option<Option<$value>> {
+                match bits.checked_sub(1) {
+                    None => Some(None),
+                    Some(bits) => <$value>::from_bits(bits).map(Some),
+                }
             }
         }
     )* };
@@ -133,4 +157,4 @@ macro_rules! numbered_enum {
     };
 }
 
-pub(crate) use {numbered_enum, scalar_ids};
+pub(crate) use {numbered_enum, optional_scalars, scalar_ids};

@@ -8,7 +8,7 @@
 //! therefore counted as part of that peak.
 
 use crate::kind::Kind;
-use crate::record::values::{SummaryDriver, SummaryHolder, SummaryMoment};
+use crate::record::values::{StateHolder, SummaryMoment};
 
 /// Greatest number of holders that a summary stores for each device, moment and level (framework or driver).
 pub const HOLDERS: usize = 64;
@@ -85,29 +85,19 @@ impl AtPeak {
     }
 }
 
-/// Keeps the [`HOLDERS`] largest holders with more than 0 bytes, largest first; equal ones by stack id. `holders`:
-/// of one device, moment and level.
-pub fn keep_largest(holders: &mut Vec<SummaryHolder>) {
+/// Keeps the [`HOLDERS`] largest holders with more than 0 bytes, largest first; equal ones by cause and stack id.
+/// `holders`: of one device, moment and level.
+pub fn keep_largest(holders: &mut Vec<StateHolder>) {
     largest_first(holders);
     holders.truncate(HOLDERS);
 }
 
 /// Keeps the holders with more than 0 bytes, in the order of [`keep_largest`].
-pub fn largest_first(holders: &mut Vec<SummaryHolder>) {
+pub fn largest_first(holders: &mut Vec<StateHolder>) {
     holders.retain(|holder| holder.bytes > 0);
-    holders.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));
-}
-
-/// As [`keep_largest`], of what the driver took for itself.
-pub fn keep_largest_driver(driver: &mut Vec<SummaryDriver>) {
-    largest_driver_first(driver);
-    driver.truncate(HOLDERS);
-}
-
-/// Keeps what has more than 0 bytes, largest first; equal ones by cause and stack id.
-pub fn largest_driver_first(driver: &mut Vec<SummaryDriver>) {
-    driver.retain(|of| of.bytes > 0);
-    driver.sort_unstable_by_key(|of| (std::cmp::Reverse(of.bytes), of.cause, of.stack.0));
+    holders.sort_unstable_by_key(|holder| {
+        (std::cmp::Reverse(holder.bytes), holder.cause, holder.stack.0)
+    });
 }
 
 #[cfg(test)]
@@ -142,10 +132,11 @@ mod tests {
 
     #[test]
     fn the_largest_stay_in_order() {
-        let holder = |stack: u32, bytes| SummaryHolder {
+        let holder = |stack: u32, bytes| StateHolder {
             device: DeviceId(0),
             moment: SummaryMoment::End,
             of_framework: false,
+            cause: None,
             stack: StackId(stack),
             bytes,
             count: 1,

@@ -252,7 +252,7 @@ fn places_that_were_used_again_are_read_in_the_order_of_the_sequence() {
 }
 
 #[test]
-fn only_a_newer_major_is_refused() {
+fn another_major_is_refused() {
     let mut page = header().to_page();
     assert!(TraceReader::new(&page).is_ok());
     assert_eq!(TraceReader::new(b"hello").unwrap_err(), Error::TooShort { bytes: 5 });
@@ -260,9 +260,9 @@ fn only_a_newer_major_is_refused() {
     page[10] = 200;
     vramtrace_format::header::seal(&mut page);
     assert_eq!(TraceReader::new(&page).unwrap().header().minor, 200);
-    page[8] = 2;
+    page[8] = 3;
     vramtrace_format::header::seal(&mut page);
-    assert_eq!(TraceReader::new(&page).unwrap_err(), Error::NewerMajor { found: 2, known: 1 });
+    assert_eq!(TraceReader::new(&page).unwrap_err(), Error::NewerMajor { found: 3, known: 2 });
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn a_block_with_its_request_has_the_documented_bytes() {
 #[test]
 fn the_header_page_has_the_documented_bytes() {
     let page = header().to_page();
-    assert_eq!(page[..16], *b"\x8Avtrace\n\x01\0\x01\0\x3D\0\0\0");
+    assert_eq!(page[..16], *b"\x8Avtrace\n\x02\0\0\0\x3D\0\0\0");
     assert_eq!(page[16..32], *b"0123456789abcdef");
     assert_eq!(words(&page[32..64]), [1 << 32 | 4711, 99, 1_700_000_000_000_000_000, 5]);
     assert_eq!(words(&page[64..88]), [3, 13000 << 32 | 8, 2 << 30]);

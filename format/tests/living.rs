@@ -14,7 +14,14 @@ fn fill(writer: &WindowWriter, thread: u16) -> u64 {
         let event = match n % 3 {
             0 => alloc(512 * n, size),
             1 => Event::Unmap { address: 0, size, stack: Default::default() },
-            _ => Event::Map { address: 0, size, offset: 0, object: 0, stack: Default::default() },
+            _ => Event::Map {
+                address: 0,
+                size,
+                offset: 0,
+                object: 0,
+                owner: StackId(0),
+                stack: StackId(0),
+            },
         };
         if writer.append(ThreadId(thread), n * 64, &event) == Appended::Full {
             return n;

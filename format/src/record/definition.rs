@@ -201,9 +201,10 @@ impl Join {
     pub const BEYOND: u32 = u32::MAX;
 }
 
-/// Bits that say which frames a stack lacks, and why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct StackFlags(pub u8);
+scalar_ids! {
+    /// Bits that say which frames a stack lacks, and why.
+    pub struct StackFlags(pub u8);
+}
 
 impl StackFlags {
     /// The process has no Python interpreter, or the thread has no Python state.
@@ -229,8 +230,6 @@ impl StackFlags {
         self.0 |= flag.0;
     }
 }
-
-scalar_ids!(StackFlags(u8));
 
 numbered_enum! {
     /// How a pool came to exist in the process.

@@ -6,9 +6,9 @@
 
 use super::record_macro::events;
 use super::values::{
-    Alloc, BlockChange, Counters, Drift, HeldBytes, HistoryBin, HistoryDevice, HistoryHolder,
-    HistoryLevel, HistoryPhase, Mark, PostMortem, Refused, Sample, StopReason, SummaryDriver,
-    SummaryHolder, SwitchedBy, Took,
+    Alloc, BlockChange, Counters, Drift, GraphChange, HeldBytes, HistoryBin, HistoryDevice,
+    HistoryHolder, HistoryLevel, HistoryPhase, Listed, Mark, PostMortem, Purpose, Refused, Sample,
+    StateHolder, StopReason, SwitchedBy, Took,
 };
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 use crate::kind::Space;
@@ -46,42 +46,44 @@ events! {
         site: SiteId = word,
     } => opens_file: true, is_total: false;
 
-    /// The driver refused the free that was recorded before: the allocation is still live. `result`: the CUresult.
+    /// The driver refused the free that was recorded before: the allocation is still live.
     0x14 FreeFailed {
         key: u64 = word,
         space: Space = small,
-        site: SiteId = high,
-        result: i32 = low,
     } => opens_file: true, is_total: false;
 
     /// A request that got no memory, or that a cap only warned about.
     0x15 Refused(refused: Refused) => opens_file: true, is_total: false;
 
     /// A mapping (cuMemMap). `object`: the key of the physical object. `stack`: of the call; 0 also if the driver
-    /// refused to remove the mapping and it is therefore recorded again.
+    /// refused to remove the mapping and it is therefore recorded again. `owner`: in a checkpoint, the owner of the
+    /// sleeping range that the mapping woke; 0 = none: the owner is the stack that created the object.
     0x16 Map {
         address: u64 = word,
         size: u64 = word,
         offset: u64 = word,
         object: u64 = word,
-        stack: StackId = word_added,
+        owner: StackId = high,
+        stack: StackId = low,
     } => opens_file: true, is_total: false;
 
     /// An unmap. Written before the driver call.
     0x17 Unmap {
         address: u64 = word,
         size: u64 = word,
-        stack: StackId = word_added,
+        stack: StackId = word,
     } => opens_file: true, is_total: false;
 
-    /// A reservation of addresses (cuMemAddressReserve). Ranges that are unmapped in it may be mapped again.
-    /// `restored`: the driver refused the free that was recorded before.
+    /// A reservation of addresses (cuMemAddressReserve). Ranges that are unmapped in it may be mapped again. Also
+    /// written after a free that the driver refused. `asleep`: in a checkpoint, a range that was unmapped and may be
+    /// mapped again; `device` and `stack` are those of its owner.
     0x3C AddressReserve {
+        asleep: bool = small,
+        device: DeviceId = small,
         address: u64 = word,
         size: u64 = word,
         site: SiteId = high,
         stack: StackId = low,
-        restored: bool = small,
     } => opens_file: false, is_total: false;
 
     /// The end of a reservation (cuMemAddressFree), with its sleeping ranges. Written before the driver call, if the
@@ -107,9 +109,9 @@ events! {
 
     /// The process has a new context. `stack`: of the call.
     0x1A ContextCreated {
-        context: ContextId = small,
+        context: ContextId = high,
         device: DeviceId = small,
-        stack: StackId = word,
+        stack: StackId = low,
     } => opens_file: true, is_total: false;
 
     /// The end of a context. It frees the allocations of the context, except VMM objects and pool blocks.
@@ -120,40 +122,28 @@ events! {
     /// Figures of the driver and of NVML, sampled from time to time. `None` = not available.
     0x1C Sample(sample: Sample) => opens_file: false, is_total: true;
 
-    /// The cap from here on. `bytes` `None` = no cap.
+    /// The limits of a device from here on.
     0x1D Cap {
         device: DeviceId = small,
+        /// The cap of the process. `None`: it has none.
         bytes: Option<u64> = word_if,
-    } => opens_file: false, is_total: true;
-
-    /// How the cap of a device is applied from here on. Written only if it does not just refuse requests.
-    0x27 CapPolicy {
-        device: DeviceId = small,
+        /// The cap that the processes of the group share.
+        group: Option<u64> = word_if,
+        /// The soft limit: a count above it is reported.
+        soft: Option<u64> = word_if,
         /// Requests that exceed the cap are reported and granted.
         only_warns: bool = small,
-        /// The soft limit in bytes: a count above it is reported.
-        soft: Option<u64> = word_if,
-    } => opens_file: false, is_total: true;
-
-    /// The cap that the processes of the group share on the device, from here on. `None` = no cap.
-    0x31 GroupCap {
-        device: DeviceId = small,
-        bytes: Option<u64> = word_if,
     } => opens_file: false, is_total: true;
 
     /// The bytes that the cap counts exceeded the soft limit, or (`over` false) fell well below it again.
     0x32 SoftLimit {
         device: DeviceId = small,
         over: bool = small,
-        counted: u64 = word,
-        limit: u64 = word,
     } => opens_file: true, is_total: true;
 
-    /// A call of cuCtxSetLimit. `limit`: the CUlimit (0 = stack size). `grown`: device bytes that the call used.
+    /// A call of cuCtxSetLimit. `grown`: device bytes that the call used.
     0x1E Limit {
         context: ContextId = small,
-        limit: u32 = word,
-        value: u64 = word,
         grown: u64 = word,
     } => opens_file: false, is_total: false;
 
@@ -204,7 +194,7 @@ events! {
     /// A detail of a block that the recorder does not see, or has in [`Alloc::requested`]. Only in imported traces.
     0x26 BlockChange {
         address: u64 = word,
-        change: BlockChange = inner,
+        change: BlockChange = word,
     } => opens_file: true, is_total: false;
 
     /// The ledger's totals of one device so far. Written at each new window and at the end.
@@ -220,97 +210,6 @@ events! {
         bytes: u64 = word,
         stacks: u64 = word,
     } => opens_file: false, is_total: true;
-
-    /// The begin of a checkpoint: the entries with this id are the live allocations at this position in the file.
-    0x28 CheckpointBegin {
-        id: u32 = small,
-    } => opens_file: true, is_total: true;
-
-    /// A live allocation of the checkpoint. `time_ns`: the time of the allocation.
-    0x29 CheckpointAlloc {
-        id: u32 = small,
-        time_ns: u64 = ticks,
-        alloc: Alloc = inner,
-    } => opens_file: true, is_total: true;
-
-    /// A mapping of the checkpoint.
-    0x2A CheckpointMap {
-        id: u32 = small,
-        address: u64 = word,
-        size: u64 = word,
-        offset: u64 = word,
-        object: u64 = word,
-        /// The owner of the sleeping range that the mapping woke; 0 = none: the owner is the stack that created the
-        /// object.
-        owner: StackId = high_added,
-        /// The stack of the call that woke it.
-        stack: StackId = low,
-    } => opens_file: true, is_total: true;
-
-    /// A reservation; or (`asleep`) a range of one that was unmapped and may be mapped again: `stack` is that of its
-    /// owner.
-    0x3E CheckpointReserve {
-        id: u32 = small,
-        asleep: bool = small,
-        device: DeviceId = word,
-        address: u64 = word,
-        size: u64 = word,
-        site: SiteId = high,
-        stack: StackId = low,
-    } => opens_file: true, is_total: true;
-
-    /// A pool of the checkpoint, as [`Event::PoolState`].
-    0x2B CheckpointPool {
-        id: u32 = small,
-        pool: PoolId = word,
-        reserved: u64 = word,
-        used: u64 = word,
-    } => opens_file: true, is_total: true;
-
-    /// The graph memory of a device, as [`Event::GraphState`].
-    0x2C CheckpointGraph {
-        id: u32 = small,
-        device: DeviceId = small,
-        reserved: u64 = word,
-        used: u64 = word,
-    } => opens_file: true, is_total: true;
-
-    /// A context of the checkpoint. `time_ns`: the time of its creation.
-    0x2D CheckpointContext {
-        id: u32 = small,
-        device: DeviceId = small,
-        time_ns: u64 = ticks,
-        context: ContextId = high,
-        stack: StackId = low,
-    } => opens_file: true, is_total: true;
-
-    /// Totals since the start of one site and stack: allocations, frees, and requested bytes of all allocations.
-    /// Records with the same site and stack are added.
-    0x2E CheckpointTotals {
-        id: u32 = small,
-        site: SiteId = high,
-        stack: StackId = low,
-        allocations: u64 = word,
-        frees: u64 = word,
-        bytes: u64 = word,
-    } => opens_file: true, is_total: true;
-
-    /// The totals of one device, as [`Event::Counters`].
-    0x2F CheckpointCounters {
-        id: u32 = small,
-        counters: Counters = inner,
-    } => opens_file: true, is_total: true;
-
-    /// Memory that the driver holds for its own use, by site and stack. `took.delta`: the sum in bytes.
-    0x36 CheckpointTook {
-        id: u32 = small,
-        took: Took = inner,
-    } => opens_file: true, is_total: true;
-
-    /// The end of a checkpoint. A checkpoint without its end is not used.
-    0x30 CheckpointEnd {
-        id: u32 = small,
-    } => opens_file: true, is_total: true;
 
     /// The full time. Written after hours without an event, so that 40-bit timestamps can be extended.
     0x03 Anchor => opens_file: false, is_total: false;
@@ -330,67 +229,12 @@ events! {
         key: u64 = word,
     } => opens_file: false, is_total: false;
 
-    /// The begin of the summary, at the end of the process. The records up to `SummaryEnd` summarise all events
-    /// before this one, so that a reader of many traces need not replay them.
-    0x40 SummaryBegin {
-        /// Requests that a framework's cache could not serve.
-        cache_ooms: u32 = small,
-        /// It also has what the driver took for itself. False in files of older writers.
-        has_driver_memory: bool = word_added,
-    } => opens_file: false, is_total: true;
-
-    /// The totals of one device at the end.
-    0x41 SummaryDevice {
-        counters: Counters = inner,
-        /// Its bytes over time. `None`: the recorder took no samples, as in a trace without a limit.
-        held: Option<HeldBytes> = inner_if,
-    } => opens_file: false, is_total: true;
-
-    /// Physical bytes of one kind (`Kind as u8`): at the device's peak, and at the end.
-    0x42 SummaryKind {
-        device: DeviceId = small,
-        kind: u8 = small,
-        at_peak: u64 = word,
-        live: u64 = word,
-    } => opens_file: false, is_total: true;
-
-    /// The bytes that one stack held on a device: one of the largest holders at that moment.
-    0x43 SummaryHolder(holder: SummaryHolder) => opens_file: false, is_total: true;
-
-    /// What the driver took for itself, by cause and stack: the largest ones at that moment.
-    0x4D SummaryDriver(driver: SummaryDriver) => opens_file: false, is_total: true;
-
-    /// The end of the summary. `records`: number of records after `SummaryBegin`. A summary with fewer is not used.
-    0x44 SummaryEnd {
-        records: u32 = small,
-    } => opens_file: false, is_total: true;
-
     /// A sampled allocation: an allocation of this size is recorded with the probability `p = 1 - exp(-size /
     /// rate)`. In sums, a reader counts it `1/p` times. `rate` is in bytes.
     0x45 SampledAlloc {
         rate: u64 = word,
         alloc: Alloc = inner,
     } => opens_file: true, is_total: false;
-
-    /// A live sampled allocation of the checkpoint.
-    0x46 CheckpointSampled {
-        id: u32 = small,
-        time_ns: u64 = ticks,
-        rate: u64 = word,
-        alloc: Alloc = inner,
-    } => opens_file: true, is_total: true;
-
-    /// The first call after a refusal that failed with another error than out of memory. Libraries that ignore a
-    /// refusal cause such errors.
-    0x47 ErrorAfterRefusal {
-        api: u16 = small,
-        result: i32 = word,
-    } => opens_file: false, is_total: true;
-
-    /// The exit status of a process that had a refusal. Written only if it is not 0.
-    0x48 ExitStatus {
-        status: i32 = small,
-    } => opens_file: false, is_total: true;
 
     /// An executable graph was instantiated. `nodes`: the nodes of its graph; 0 = not known.
     0x49 GraphMade {
@@ -400,15 +244,9 @@ events! {
         stack: StackId = low,
     } => opens_file: true, is_total: false;
 
-    /// An executable graph was launched for the first time; or (`again`) after a later one with the same stack and the
-    /// same number of nodes was instantiated. Each is written once for an executable graph.
+    /// What became of an executable graph.
     0x4A GraphUsed {
-        again: bool = small,
-        exec: u64 = word,
-    } => opens_file: false, is_total: false;
-
-    /// An executable graph was destroyed.
-    0x4B GraphEnded {
+        change: GraphChange = small,
         exec: u64 = word,
     } => opens_file: false, is_total: false;
 
@@ -417,49 +255,6 @@ events! {
     0x4C Recording {
         on: bool = small,
         by: SwitchedBy = small,
-    } => opens_file: false, is_total: true;
-
-    /// The begin of a copy of the history: samples of the ledger, thinned. A later copy replaces it.
-    0x50 HistoryBegin {
-        id: u32 = small,
-        /// Time from one sample to the next in ns, at least.
-        every_ns: u64 = word,
-    } => opens_file: false, is_total: true;
-
-    /// A bin of the history. The records up to the next bin are its figures.
-    0x51 HistoryBin(bin: HistoryBin) => opens_file: false, is_total: true;
-
-    /// The figures of a device in the bin.
-    0x52 HistoryDevice(device: HistoryDevice) => opens_file: false, is_total: true;
-
-    /// The memory of the driver, or of a framework's blocks, in the bin.
-    0x53 HistoryLevel(level: HistoryLevel) => opens_file: false, is_total: true;
-
-    /// Bytes of one kind (`Kind as u8`) at the bin's highest sample. Written if they are not those of the bin before.
-    0x54 HistoryKind {
-        device: DeviceId = small,
-        kind: u8 = small,
-        bytes: u64 = word,
-    } => opens_file: false, is_total: true;
-
-    /// A stack that is told apart in the bin.
-    0x55 HistoryHolder(holder: HistoryHolder) => opens_file: false, is_total: true;
-
-    /// One of the largest holders at a device's highest peak so far.
-    0x56 HistoryPeakHolder(holder: SummaryHolder) => opens_file: false, is_total: true;
-
-    /// A phase of the program in which a device's memory was highest in the bin, or nearly.
-    0x5A HistoryPhase(phase: HistoryPhase) => opens_file: false, is_total: true;
-
-    /// The end of the copy. `records`: number of records after `HistoryBegin`, without those of phases. `phases`: number of
-    /// those. A copy with fewer is not used.
-    0x57 HistoryEnd {
-        id: u32 = small,
-        /// Holders of the latest bins are left out, since the copy has reached its greatest length.
-        cut: bool = small,
-        records: u64 = word,
-        /// Counted apart: older readers skip them, and compare `records` with what they know.
-        phases: u64 = word_added,
     } => opens_file: false, is_total: true;
 
     /// Of a framework's blocks samples are recorded, from here on with this rate ([`Event::SampledAlloc`]). Written at the
@@ -491,4 +286,70 @@ events! {
     0x3B PassedThrough {
         api: u16 = small,
     } => opens_file: false, is_total: false;
+
+    /// What followed a refusal: the first call that failed with another error than out of memory, which libraries that
+    /// ignore a refusal cause; or (`api` `None`) the exit status of the process, if it is not 0.
+    0x47 Aftermath {
+        api: Option<u64> = word_if,
+        result: i32 = small,
+    } => opens_file: false, is_total: true;
+
+    /// The begin of a state: the records with this id up to its end are what is so at this position in the file. States of
+    /// different ids may overlap. One without its end, or with a gap in it, is not used.
+    0x60 StateBegin {
+        /// Counts the states, modulo 256.
+        id: u8 = small,
+        what: Purpose = small,
+        /// Requests so far that a framework's cache could not serve.
+        cache_ooms: u32 = word,
+    } => opens_file: true, is_total: true;
+
+    /// An event of the past that is still so.
+    0x61 StateEvent(listed: Listed) => opens_file: true, is_total: true;
+
+    /// Totals since the start of one site and stack. Records with the same site and stack are added.
+    0x62 StateTotals {
+        id: u8 = small,
+        site: SiteId = high,
+        stack: StackId = low,
+        allocations: u64 = word,
+        frees: u64 = word,
+    } => opens_file: true, is_total: true;
+
+    /// One of the largest holders of a device, in a summary and in a history.
+    0x63 StateHolder(holder: StateHolder) => opens_file: false, is_total: true;
+
+    /// Physical bytes of one kind (`Kind as u8`). In a summary: at the device's peak, and at the end. In a bin of the
+    /// history: at the highest sample, and 0; written if they are not those of the bin before.
+    0x64 StateKind {
+        device: DeviceId = small,
+        kind: u8 = small,
+        at_peak: u64 = word,
+        live: u64 = word,
+    } => opens_file: false, is_total: true;
+
+    /// A device's bytes over time, where the recorder took samples.
+    0x65 StateHeld(held: HeldBytes) => opens_file: false, is_total: true;
+
+    /// A bin of the history. The records up to the next bin are its figures.
+    0x66 HistoryBin(bin: HistoryBin) => opens_file: false, is_total: true;
+
+    /// The figures of a device in the bin.
+    0x67 HistoryDevice(device: HistoryDevice) => opens_file: false, is_total: true;
+
+    /// The memory of the driver, or of a framework's blocks, in the bin.
+    0x68 HistoryLevel(level: HistoryLevel) => opens_file: false, is_total: true;
+
+    /// A stack that is told apart in the bin.
+    0x69 HistoryHolder(holder: HistoryHolder) => opens_file: false, is_total: true;
+
+    /// A phase of the program in which a device's memory was highest in the bin, or nearly.
+    0x6A HistoryPhase(phase: HistoryPhase) => opens_file: false, is_total: true;
+
+    /// The end of a state. `cut`: holders of the latest bins are left out, since the history has reached its greatest
+    /// length.
+    0x6B StateEnd {
+        id: u8 = small,
+        cut: bool = small,
+    } => opens_file: true, is_total: true;
 }

@@ -1,10 +1,12 @@
 //! Values of events: structures with the places of their fields in a record (`wire.rs`), and enumerations with their
 //! numbers in the file.
 
+use super::event::Event;
 use super::wire::{Fields, Get, Put, fields};
+use super::word::whole_ticks;
 use crate::ids::{DeviceId, SiteId, StackId};
 use crate::kind::Space;
-use crate::scalar::{Scalar, numbered_enum};
+use crate::scalar::{Scalar, numbered_enum, optional_scalars};
 
 fields! {
     /// An allocation.
@@ -34,25 +36,24 @@ pub enum BlockChange {
     Reusable,
 }
 
-impl Fields for BlockChange {
-    fn put(&self, to: &mut Put) {
-        let (what, bytes): (u8, u64) = match *self {
-            BlockChange::Requested(bytes) => (1, bytes),
-            BlockChange::Pending => (2, 0),
-            BlockChange::Reusable => (3, 0),
-        };
-        to.small(&what);
-        to.word(&bytes);
+/// The two changes without bytes are the greatest numbers.
+impl Scalar for BlockChange {
+    const BITS: u32 = u64::BITS;
+
+    fn to_bits(self) -> u64 {
+        match self {
+            BlockChange::Requested(bytes) => bytes,
+            BlockChange::Pending => u64::MAX,
+            BlockChange::Reusable => u64::MAX - 1,
+        }
     }
 
-    fn get(from: &mut Get) -> Option<BlockChange> {
-        let (what, bytes): (u8, u64) = (from.small()?, from.word()?);
-        match what {
-            1 => Some(BlockChange::Requested(bytes)),
-            2 => Some(BlockChange::Pending),
-            3 => Some(BlockChange::Reusable),
-            _ => None,
-        }
+    fn from_bits(bits: u64) -> Option<BlockChange> {
+        let changes = [BlockChange::Pending, BlockChange::Reusable];
+        changes
+            .into_iter()
+            .find(|change| change.to_bits() == bits)
+            .or(Some(BlockChange::Requested(bits)))
     }
 }
 
@@ -90,7 +91,7 @@ fields! {
         limit: u64 = word,
         /// The driver's free bytes, from the last query (0 = not known).
         driver_free: u64 = word,
-        /// The framework's totals at that moment. `None`: it reports none, or the writer is older.
+        /// The framework's totals at that moment. `None`: it reports none.
         cache: Option<CacheBytes> = inner_if,
     }
 }
@@ -165,21 +166,7 @@ numbered_enum! {
     }
 }
 
-/// `None` is 0; the others are their numbers plus 1.
-impl Scalar for Option<RefusedBy> {
-    const BITS: u32 = RefusedBy::BITS;
-
-    fn to_bits(self) -> u64 {
-        self.map_or(0, |by| by.to_bits() + 1)
-    }
-
-    fn from_bits(bits: u64) -> Option<Option<RefusedBy>> {
-        match bits.checked_sub(1) {
-            None => Some(None),
-            Some(by) => RefusedBy::from_bits(by).map(Some),
-        }
-    }
-}
+optional_scalars!(RefusedBy, DriverCause);
 
 fields! {
     /// Memory that the driver allocated for its own use. It is the change in NVML's figure for the process after a
@@ -267,38 +254,113 @@ fields! {
         refused_by_driver: u64 = word,
         /// Bytes that the cap counts: live + context + unattributed.
         counted: u64 = word,
-        /// Requests that exceeded a cap that only warns. 0 in files of older writers.
-        warned: u64 = word_added,
+        /// Requests that exceeded a cap that only warns.
+        warned: u64 = word,
+    }
+}
+
+numbered_enum! {
+    /// What a state is for.
+    pub enum Purpose {
+        /// All that is live, so that reading can begin here.
+        Checkpoint = 1,
+        /// Samples of the ledger, thinned. A later history replaces it.
+        History = 2,
+        /// The figures at the end of the process, so that a reader of many traces need not replay them.
+        Summary = 3,
+    }
+}
+
+/// An event in a state, with the time at which it happened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Listed {
+    /// The id of the state.
+    pub state: u8,
+    /// In whole ticks, as a stamp is, so that both compare equal.
+    pub time_ns: u64,
+    kind: u8,
+    small: u16,
+    len: u8,
+    words: [u64; Listed::WORDS],
+}
+
+impl Listed {
+    /// Greatest number of words of an event that may be listed, behind word 1.
+    const WORDS: usize = 11;
+
+    /// The small fields of the event have 16 bits at most.
+    pub fn new(state: u8, time_ns: u64, event: &Event) -> Listed {
+        let record = event.put().record;
+        let body = record.body();
+        debug_assert!(body.len() <= Listed::WORDS && record.small() <= u16::MAX.into());
+        let mut words = [0; Listed::WORDS];
+        words[..body.len()].copy_from_slice(body);
+        let (small, len) = (record.small() as u16, body.len() as u8);
+        Listed { state, time_ns: whole_ticks(time_ns), kind: record.kind, small, len, words }
+    }
+
+    /// The event; one that a reader passes over if it is of a newer writer.
+    pub fn event(&self) -> Event {
+        let mut from = Get::new(self.small.into(), &self.words[..self.len.into()]);
+        Event::get(self.kind, &mut from).unwrap_or(Event::Anchor)
+    }
+}
+
+impl Event {
+    /// The event, or the one that it lists.
+    pub fn itself(&self) -> Event {
+        if let Event::StateEvent(listed) = self { listed.event() } else { *self }
+    }
+}
+
+impl Fields for Listed {
+    fn put(&self, to: &mut Put) {
+        to.small(&self.state);
+        to.small(&self.kind);
+        to.small(&self.small);
+        to.word(&self.time_ns);
+        self.words[..self.len.into()].iter().for_each(|word| to.word(word));
+    }
+
+    fn get(from: &mut Get) -> Option<Listed> {
+        let (state, kind, small) = (from.small()?, from.small()?, from.small()?);
+        let (time_ns, mut words, mut len) = (from.word()?, [0; Listed::WORDS], 0);
+        for (word, value) in words.iter_mut().zip(std::iter::from_fn(|| from.word())) {
+            (*word, len) = (value, len + 1);
+        }
+        Some(Listed { state, time_ns, kind, small, len, words })
     }
 }
 
 fields! {
-    /// The memory that one stack held on a device at one of two moments.
+    /// The memory that one stack held on a device, or that the driver took for itself by its calls, at one of two moments.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct SummaryHolder {
+    pub struct StateHolder {
         device: DeviceId = small,
         moment: SummaryMoment = small,
         /// True: blocks of a framework. False: memory that the driver allocated.
         of_framework: bool = small,
+        /// What the driver took it for. `None`: the program's memory.
+        cause: Option<DriverCause> = small,
         stack: StackId = word,
         /// Bytes: shares of physical memory ([`crate::physical::share`]); for blocks, their sizes.
         bytes: u64 = word,
-        /// Number of allocations.
+        /// Number of allocations, or of calls and names that the driver took it for ([`Took`]).
         count: u64 = word,
     }
 }
 
-fields! {
-    /// Memory that the driver took for itself, of one cause and stack, at one of two moments.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct SummaryDriver {
-        device: DeviceId = small,
-        moment: SummaryMoment = small,
-        cause: DriverCause = small,
-        stack: StackId = word,
-        bytes: u64 = word,
-        /// Number of calls and names that it was taken for ([`Took`]).
-        count: u64 = word,
+numbered_enum! {
+    /// What happened to an executable graph.
+    pub enum GraphChange {
+        /// It was instantiated: [`Event::GraphMade`] says so.
+        Made = 0,
+        /// Its first launch.
+        Launched = 1,
+        /// A launch after a later graph of the same stack, with as many nodes, was instantiated.
+        LaunchedAgain = 2,
+        /// It was destroyed, with its context or by a call.
+        Ended = 3,
     }
 }
 
@@ -306,6 +368,7 @@ fields! {
     /// How much memory was held for how long, by samples of what was allocated.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct HeldBytes {
+        device: DeviceId = small,
         /// Bytes times seconds.
         byte_s: u64 = word,
         /// What it may differ by, as far as the samples tell, and the highest bytes between them.
@@ -425,7 +488,7 @@ numbered_enum! {
     pub enum StopReason {
         DiskFull = 1,
         FileSizeLimit = 2,
-        /// The file is gone from its directory. Before version 2: the program closed or reused its descriptor.
+        /// The file is gone from its directory.
         DescriptorLost = 3,
         MapFailed = 4,
         WriteFailed = 5,

@@ -9,9 +9,6 @@
 //! | `word` | the next word |
 //! | `high`, then `low` | the halves of the next word |
 //! | `word_if` | the next word; a bit in the small field says whether the value is present |
-//! | `ticks` | the next word: a time in ns, rounded down to whole ticks |
-//! | `word_added` | the next word; 0 where an older writer has none |
-//! | `high_added`, then `low` | the halves of the next word; 0 where an older writer has none |
 //! | `word_at_end` | the next word, at the end of the record; `None` if the record ends before it |
 //! | `inner` | the positions of the fields of its type |
 //! | `inner_if` | as `inner`, at the end of the record; `None` if the record ends before them |
@@ -22,7 +19,6 @@
 use std::fmt::Debug;
 
 use super::sealed::Record;
-use super::word::whole_ticks;
 use crate::scalar::Scalar;
 use crate::uuid;
 
@@ -79,21 +75,6 @@ impl<'a> Put<'a> {
     pub(super) fn word_if(&mut self, value: &Option<u64>) {
         self.small(&value.is_some());
         self.word(&value.unwrap_or(0));
-    }
-
-    #[inline(always)]
-    pub(super) fn ticks(&mut self, value: &u64) {
-        self.word(&whole_ticks(*value));
-    }
-
-    #[inline(always)]
-    pub(super) fn word_added<T: Scalar>(&mut self, value: &T) {
-        self.word(value);
-    }
-
-    #[inline(always)]
-    pub(super) fn high_added<T: Scalar>(&mut self, value: &T) {
-        self.high(value);
     }
 
     #[inline(always)]
@@ -199,22 +180,6 @@ impl<'a> Get<'a> {
         let is_there: bool = self.small()?;
         let word = self.next()?;
         Some(is_there.then_some(word))
-    }
-
-    #[inline(always)]
-    pub(super) fn ticks(&mut self) -> Option<u64> {
-        self.next()
-    }
-
-    #[inline(always)]
-    pub(super) fn word_added<T: Scalar>(&mut self) -> Option<T> {
-        narrow(self.next().unwrap_or(0))
-    }
-
-    #[inline(always)]
-    pub(super) fn high_added<T: Scalar>(&mut self) -> Option<T> {
-        self.low = self.next().unwrap_or(0);
-        narrow(self.low >> 32)
     }
 
     #[inline(always)]

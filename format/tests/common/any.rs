@@ -50,14 +50,7 @@ pub fn event_near(code: u8, numbers: &[u64]) -> Event {
     let smalls = [small, small & 0x03_0303_0303, 0x01_0101_0101, 0x02_0202_0202, 3];
     let mut tries = smalls.into_iter().flat_map(|small| [(small, body), (small, &whole)]);
     let found = tries.find_map(|(small, body)| decoded(code, small & SMALL_MASK, body));
-    let mut event = found.unwrap_or_else(|| panic!("kind {code:#x}: {numbers:?}"));
-    if let Event::CheckpointAlloc { time_ns, .. }
-    | Event::CheckpointSampled { time_ns, .. }
-    | Event::CheckpointContext { time_ns, .. } = &mut event
-    {
-        *time_ns = word::whole_ticks(*time_ns);
-    }
-    event
+    found.unwrap_or_else(|| panic!("kind {code:#x}: {numbers:?}"))
 }
 
 /// The event that a reader finds in a record.

@@ -13,7 +13,7 @@ use crate::runtime::hash_table::NoMemory;
 use crate::runtime::lock::Lock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use vramtrace_format::{ContextId, DeviceId, Event, SiteId, StackId};
+use vramtrace_format::{ContextId, DeviceId, SiteId, StackId};
 
 /// Memory that a node allocates when its graph runs. The address is fixed when the node is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,17 +196,6 @@ impl Graphs {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Writes the graph memory of each device. Later changes follow as `GraphState`.
-    pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
-        for (index, memory) in self.devices.iter().enumerate() {
-            let (reserved, used) = (memory.growth.known().0, memory.used.load(Ordering::Relaxed));
-            if reserved != 0 || used != 0 {
-                let device = DeviceId(u8::try_from(index).unwrap_or(u8::MAX));
-                emit(&Event::CheckpointGraph { id, device, reserved, used });
-            }
-        }
-    }
-
     pub fn memory(&self, device: DeviceId) -> &Memory {
         &self.devices[device_index(device)]
     }
@@ -353,16 +342,6 @@ mod tests {
         assert_eq!((held.takes[0].size, graphs.plan(7).unwrap().takes[0].size), (1, 2));
         assert!(graphs.ended(7).is_some() && graphs.plan(7).is_none());
         assert_eq!(Arc::strong_count(&held), 1);
-    }
-
-    #[test]
-    fn a_checkpoint_has_the_devices_that_hold_something() {
-        let graphs = Graphs::default();
-        graphs.memory(DeviceId(1)).used.store(512, Ordering::Relaxed);
-        let mut events = Vec::new();
-        graphs.checkpoint(3, &mut |event| events.push(*event));
-        let device = DeviceId(1);
-        assert_eq!(events, [Event::CheckpointGraph { id: 3, device, reserved: 0, used: 512 }]);
     }
 
     #[test]

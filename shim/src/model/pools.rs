@@ -311,11 +311,11 @@ impl Pools {
     }
 
     /// Writes the figures of each pool. Later changes follow in the file as `PoolState`.
-    pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
+    pub fn checkpoint(&self, emit: &mut dyn FnMut(&Event)) {
         for pool in self.all() {
             let (reserved, used) = pool.growth.known();
             if reserved != 0 || used != 0 {
-                emit(&Event::CheckpointPool { id, pool: pool.id(), reserved, used });
+                emit(&Event::PoolState { pool: pool.id(), reserved, used });
             }
         }
     }

@@ -85,14 +85,14 @@ impl<V: ProcessView> Turn<'_, V> {
     }
 
     fn copy_history(&mut self, trace: &Trace) {
-        let (writer, now_ns) = (self.writer, self.now_ns);
+        let (writer, now_ns, id) = (self.writer, self.now_ns, self.next_state() as u8);
         let Some(keeper) = &mut self.of.history else { return };
         keeper.copies = keeper.copies.saturating_add(1);
         keeper.since_bytes = trace.event_bytes();
         let from = trace.sequence();
         let most = (keeper.limit / PART).min(COPY_MOST);
         let record = &mut |event: &Event| writer.record(event);
-        let (bytes, is_cut) = keeper.history.copy(keeper.copies, most, self.view.ledger(), record);
+        let (bytes, is_cut) = keeper.history.copy(id, most, self.view.ledger(), record);
         trace.with_retention(|retention| retention.set_history(from..=trace.sequence()));
         keeper.last_bytes = bytes;
         if is_cut {

@@ -13,7 +13,9 @@ use crate::runtime::private_table::{self, NoTask, Table};
 use crate::runtime::{log, own_stack, thread_slot};
 use crate::trace_writer::trace::Trace;
 use std::sync::atomic::Ordering;
-use vramtrace_format::{Counters, Definition, DeviceId, Event, LiveDevice, SummaryDriver};
+use vramtrace_format::{
+    Counters, Definition, DeviceId, Event, Listed, LiveDevice, Purpose, StateHolder,
+};
 
 /// The live page's figures are at most this old while calls come. Their sums read some hundred cache lines, which a program's
 /// step has evicted: with samples of blocks, for programs that stay on, they are made less often.
@@ -48,16 +50,15 @@ pub trait ProcessView {
     /// Whether a summary at the trace's end would be right.
     fn can_sum_up(&self) -> bool;
     /// What the driver took for itself, for the summary. `None`: without host memory it is not known.
-    fn summary_of_driver(&self) -> Option<Vec<SummaryDriver>>;
-    /// Emits the rest of the summary at the trace's end.
-    fn summary(&self, emit: &mut dyn FnMut(&Event));
+    fn driver_holders(&self) -> Option<Vec<StateHolder>>;
     /// Requests on which a framework's cache gave up.
     fn cache_ooms(&self) -> u32;
     /// What the history samples.
     fn ledger(&self) -> &Ledger;
     fn phases(&self) -> &Phases;
-    /// The small parts of a checkpoint: contexts, mappings, pools, graphs, the driver's own memory.
-    fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
+    /// The small parts of a checkpoint, as events with their times: contexts, mappings, pools, graphs, the driver's own
+    /// memory.
+    fn checkpoint_frame(&self, emit: &mut dyn FnMut(u64, &Event));
 }
 
 /// What the hooks cost, by a sample of their calls.
@@ -74,6 +75,7 @@ pub struct Cost {
 pub struct Maintenance {
     /// `None` = the trace has no limit: then it needs no checkpoints.
     max: Option<u64>,
+    /// The last checkpoint or history. The summary has number 0.
     last_id: u32,
     running: Option<Running>,
     /// Bytes of event windows at the start of the last checkpoint.
@@ -223,25 +225,20 @@ impl TraceWriter {
 
     /// The summary at the trace's end.
     fn sum_up(&self, view: &impl ProcessView) {
-        let held_over_time = self.held_over_time(view);
-        let driver = view.summary_of_driver();
-        let (cache_ooms, has_driver_memory) = (view.cache_ooms(), driver.is_some());
-        self.record(&Event::SummaryBegin { cache_ooms, has_driver_memory });
-        let mut records = 0;
-        let mut record = |event: &Event| {
-            records += 1;
-            match *event {
-                Event::SummaryDevice { counters, .. } => {
-                    let device = DeviceId(counters.device);
-                    let held = held_over_time.as_ref().and_then(|sums| sums.of(device));
-                    self.record(&Event::SummaryDevice { counters, held });
-                }
-                _ => self.record(event),
-            }
-        };
-        view.summary(&mut record);
-        driver.into_iter().flatten().for_each(|of| record(&Event::SummaryDriver(of)));
-        self.record(&Event::SummaryEnd { records });
+        // Without host memory for it there is none, and a reader replays the trace.
+        let Some(driver) = view.driver_holders() else { return };
+        let over_time = self.held_over_time(view);
+        let (id, what) = (0, Purpose::Summary);
+        self.record(&Event::StateBegin { id, what, cache_ooms: view.cache_ooms() });
+        for device in view.devices() {
+            let counters = Event::Counters(view.counters(device));
+            self.record(&Event::StateEvent(Listed::new(id, 0, &counters)));
+            let held = over_time.as_ref().and_then(|sums| sums.of(device));
+            held.into_iter().for_each(|held| self.record(&Event::StateHeld(held)));
+            view.ledger().summary(device, &mut |event| self.record(event));
+        }
+        driver.into_iter().for_each(|holder| self.record(&Event::StateHolder(holder)));
+        self.record(&Event::StateEnd { id, cut: false });
     }
 
     /// Writes the windows to the trace, and the copy of the live page, in one task.
@@ -403,19 +400,26 @@ impl<V: ProcessView> Turn<'_, V> {
         left >= if self.end { cost } else { 2 * cost }
     }
 
+    /// The number of a state that begins.
+    pub(super) fn next_state(&mut self) -> u32 {
+        self.of.last_id += 1;
+        self.of.last_id
+    }
+
     fn begin_checkpoint(&mut self, trace: &Trace) {
         let Turn { writer, view, .. } = *self;
         writer.owes_checkpoint.store(false, Ordering::Relaxed);
-        let id = self.of.last_id + 1;
-        self.of.last_id = id;
+        let id = self.next_state();
         self.of.since_bytes = trace.event_bytes();
         trace.with_retention(|retention| retention.checkpoint_begins(trace.sequence()));
-        view.ledger().begin_checkpoint(id, || writer.record(&Event::CheckpointBegin { id }));
+        let (state, what) = (id as u8, Purpose::Checkpoint);
+        let begin = Event::StateBegin { id: state, what, cache_ooms: 0 };
+        view.ledger().begin_checkpoint(id, || writer.record(&begin));
         let mut records = 0;
         view.others(false, &mut |event| writer.record(event));
-        view.checkpoint_frame(id, &mut |event| {
+        view.checkpoint_frame(&mut |time_ns, event| {
             records += 1;
-            writer.record(event);
+            writer.record(&Event::StateEvent(Listed::new(state, time_ns, event)));
         });
         self.of.running = Some(Running { cursor: Cursor::new(id), records });
     }
@@ -429,7 +433,7 @@ impl<V: ProcessView> Turn<'_, V> {
             writer.record(event);
         });
         if done {
-            writer.record(&Event::CheckpointEnd { id: of.last_id });
+            writer.record(&Event::StateEnd { id: cursor.id as u8, cut: false });
             of.last_cost = *records * RECORD_BYTES;
             of.running = None;
             trace.with_retention(|retention| retention.checkpoint_ends(trace.sequence()));

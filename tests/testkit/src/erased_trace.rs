@@ -3,7 +3,7 @@
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{
     Alloc, Counters, Definition, DeviceId, Event, HistoryBin, HistoryDevice, HistoryLevel,
-    HistoryPhase, Kind, Space, StackId,
+    HistoryPhase, Kind, Listed, Purpose, Space, StackId,
 };
 
 use crate::trace_builder::{SECOND, TraceBuilder, counters};
@@ -50,14 +50,14 @@ pub fn erased() -> TraceBuilder {
         stack: StackId(1),
         requested: None,
     };
-    t.event(18 * SECOND, Event::CheckpointBegin { id: 3 });
+    t.event(18 * SECOND, Event::StateBegin { id: 3, what: Purpose::Checkpoint, cache_ooms: 0 });
     for n in 1..=5u64 {
         let (time_ns, alloc) = (n * SECOND, of(n << 40));
-        t.event(18 * SECOND, Event::CheckpointAlloc { id: 3, time_ns, alloc });
+        t.event(18 * SECOND, Event::StateEvent(Listed::new(3, time_ns, &Event::Alloc(alloc))));
     }
     let highest = Counters { peak: 200 * MIB, peak_time_ns: 12 * SECOND, ..counters(0) };
-    t.event(18 * SECOND, Event::CheckpointCounters { id: 3, counters: highest });
-    t.event(18 * SECOND, Event::CheckpointEnd { id: 3 });
+    t.event(18 * SECOND, Event::StateEvent(Listed::new(3, 0, &Event::Counters(highest))));
+    t.event(18 * SECOND, Event::StateEnd { id: 3, cut: false });
     history(&mut t);
     t.free(20 * SECOND, Space::Device, 1 << 40);
     t.event(25 * SECOND, Event::Ended);
@@ -102,10 +102,8 @@ fn history(t: &mut TraceBuilder) {
         }));
         all.extend(rows.iter().map(|row| phase(*row)));
     }
-    let is_phase = |event: &&Event| matches!(event, Event::HistoryPhase(_));
-    let phases = all.iter().filter(is_phase).count() as u64;
-    let (id, records) = (1, all.len() as u64 - phases);
-    t.event(19 * SECOND, Event::HistoryBegin { id, every_ns: SECOND });
+    let id = 1;
+    t.event(19 * SECOND, Event::StateBegin { id, what: Purpose::History, cache_ooms: 0 });
     all.iter().for_each(|event| t.event(19 * SECOND, *event));
-    t.event(19 * SECOND, Event::HistoryEnd { id, cut: false, records, phases });
+    t.event(19 * SECOND, Event::StateEnd { id, cut: false });
 }

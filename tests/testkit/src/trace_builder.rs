@@ -12,6 +12,12 @@ use vramtrace_format::{
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
+/// The cap of a process on a device.
+pub fn cap_event(device: u8, bytes: u64) -> Event {
+    let (device, bytes) = (DeviceId(device), Some(bytes));
+    Event::Cap { device, bytes, group: None, soft: None, only_warns: false }
+}
+
 /// Defined from the start: devices 0 and 1 with contexts 1 and 2, pool 1 (default pool of device 0) and
 /// pool 2 (imported). Sites are defined when they are used.
 pub struct TraceBuilder {
@@ -203,7 +209,7 @@ impl TraceBuilder {
 
     pub fn map(&mut self, time_ns: u64, address: u64, size: u64, object: u64) {
         let (offset, stack) = (0, StackId(0));
-        self.event(time_ns, Event::Map { address, size, offset, object, stack });
+        self.event(time_ns, Event::Map { address, size, offset, object, owner: StackId(0), stack });
     }
 
     /// Memory that is made and mapped.
@@ -368,7 +374,7 @@ pub fn cached() -> TraceBuilder {
         reserved: reserved * MIB,
     };
     t.setting("PYTORCH_CUDA_ALLOC_CONF", "");
-    t.event(SECOND / 2, Event::Cap { device: DeviceId(0), bytes: Some(CAP) });
+    t.event(SECOND / 2, cap_event(0, CAP));
     t.context(SECOND / 2, 0);
     t.sample(SECOND / 2, Some(40 * MIB), 40 * MIB);
     for n in 0..4 {

@@ -201,7 +201,7 @@ pub fn free(call: Call<impl Row>, (space, key): (Space, u64), stream: u64) -> CU
     if result == 0 {
         commit_free(p, removed, now);
     } else {
-        free_failed(p, removed, site, result);
+        free_failed(p, removed);
     }
     result
 }
@@ -212,26 +212,21 @@ pub(in crate::hooks) fn begin_free(
     api: Api,
     (space, key): (Space, u64),
     wanted: impl FnOnce(&Entry) -> bool,
-) -> Option<(Removed, SiteId)> {
+) -> Option<Removed> {
     let now = p.clock.now_ns();
     let removed = p.ledger.remove_if(&p.trace_writer, space, key, wanted)?;
     let site = freeing_site(p, api, &removed.entry, 0);
     p.trace_writer.record_at(now, &Event::Free { key, space, site });
-    Some((removed, site))
+    Some(removed)
 }
 
 /// The driver refused the free: what was removed is there again.
 #[cold]
-pub(in crate::hooks) fn free_failed(
-    p: &'static Process,
-    removed: &Removed,
-    site: SiteId,
-    result: CUresult,
-) {
+pub(in crate::hooks) fn free_failed(p: &'static Process, removed: &Removed) {
     let Entry { key, space, device, .. } = removed.entry;
     let now = p.clock.now_ns();
     p.cap.grow(device, p.ledger.restore(&p.trace_writer, removed));
-    p.trace_writer.record_at(now, &Event::FreeFailed { key, space, site, result });
+    p.trace_writer.record_at(now, &Event::FreeFailed { key, space });
 }
 
 /// What a call has given, which no cap limits.

@@ -84,14 +84,13 @@ fn limit_changed(p: &'static Process, id: DeviceId) {
 #[cold]
 pub fn report_news(p: &Process) {
     p.cap.take_news(|device, news| {
-        let crossing = match news {
+        let Crossing { over, counted, limit } = match news {
             News::SoftLimit(crossing) => crossing,
-            News::GroupLimit(bytes) => {
-                return p.trace_writer.record(&Event::GroupCap { device, bytes });
+            News::GroupLimit(_) => {
+                return p.limits(device, &mut |event| p.trace_writer.record(event));
             }
         };
-        let Crossing { over, counted, limit } = crossing;
-        p.trace_writer.record(&Event::SoftLimit { device, over, counted, limit });
+        p.trace_writer.record(&Event::SoftLimit { device, over });
         if over {
             let cap = p.cap.limit(device).map(|cap| format!("; the cap is {}", AsGiven(cap)));
             log::line(format_args!(

@@ -171,13 +171,13 @@ pub fn destroy(call: Call<impl Row>, array: Array) -> CUresult {
 
 fn destroyed(call: Call<impl Row>, key: u64) -> CUresult {
     let p = call.p;
-    let Some((removed, site)) = begin_free(p, call.api(), (Space::Array, key), |_| true) else {
+    let Some(removed) = begin_free(p, call.api(), (Space::Array, key), |_| true) else {
         return free(call, (Space::Array, key), 0);
     };
     let Entry { size, context, stream: element, device, .. } = removed.entry;
     let result = call.forward();
     match sharing(size, context, element) {
-        _ if result != 0 => free_failed(p, &removed, site, result),
+        _ if result != 0 => free_failed(p, &removed),
         Some(of) => p.cap.array_went(device, of, size),
         None => commit_free(p, &removed, 0),
     }

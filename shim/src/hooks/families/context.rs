@@ -248,7 +248,7 @@ pub fn set_limit(call: Call<impl Row>, limit: u32, value: usize) -> CUresult {
                 .set_local(target.context, if grown > 0 { held.max(value) } else { value });
         }
         taking.settle(call, target);
-        p.trace_writer.record(&Event::Limit { context: target.context, limit, value, grown });
+        p.trace_writer.record(&Event::Limit { context: target.context, grown });
     }
     result
 }

@@ -20,7 +20,7 @@ use crate::model::ledger::Removed;
 use crate::runtime::fallible::{TryPush, vec_of};
 use crate::runtime::reserve;
 use std::sync::Arc;
-use vramtrace_format::Cause;
+use vramtrace_format::{Cause, GraphChange};
 
 /// cuMemAllocAsync on a capturing stream: creates a node, and takes no memory yet.
 #[cold]
@@ -175,8 +175,11 @@ pub fn launch(call: Call<impl Row>, exec: GraphExec, stream: Stream) -> CUresult
     if result == CUDA_SUCCESS {
         p.graphs.was_launched(exec as u64, kind);
         if kind != Launch::Updated {
-            let again = kind == Launch::Again;
-            p.trace_writer.record(&Event::GraphUsed { exec: exec as u64, again });
+            let change = match kind {
+                Launch::Again => GraphChange::LaunchedAgain,
+                _ => GraphChange::Launched,
+            };
+            p.trace_writer.record(&Event::GraphUsed { exec: exec as u64, change });
         }
     }
     result
@@ -198,8 +201,7 @@ fn run(call: Call<impl Row>, plan: &Plan) -> CUresult {
     let (p, api) = (call.p, call.api());
     let left = plan.takes.iter().map(|block| block.address).filter(|_| plan.auto_free);
     // Without host memory for the list, the freed blocks stay counted.
-    let mut freed: Vec<(Removed, SiteId)> =
-        vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
+    let mut freed: Vec<Removed> = vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
     for address in plan.foreign_frees().chain(left) {
         if freed.len() < freed.capacity()
             && let Some(removed) = free(p, api, address)
@@ -209,11 +211,11 @@ fn run(call: Call<impl Row>, plan: &Plan) -> CUresult {
     }
     let result = with_memory(call, plan);
     if result != 0 {
-        freed.iter().for_each(|(removed, site)| free_failed(p, removed, *site, result));
+        freed.iter().for_each(|removed| free_failed(p, removed));
         return result;
     }
     let now = p.clock.now_ns();
-    freed.iter().for_each(|(removed, _)| commit_free(p, removed, now));
+    freed.iter().for_each(|removed| commit_free(p, removed, now));
     for block in &plan.takes {
         record_block(p, api, block, now);
         if plan.frees_itself(block.address) {
@@ -239,7 +241,7 @@ fn record_block(p: &'static Process, api: Api, block: &Block, now: u64) {
     enter(p, &entry);
 }
 
-fn free(p: &'static Process, api: Api, address: u64) -> Option<(Removed, SiteId)> {
+fn free(p: &'static Process, api: Api, address: u64) -> Option<Removed> {
     begin_free(p, api, (Space::Device, address), |_| true)
 }
 
@@ -248,7 +250,8 @@ pub fn exec_destroy(call: Call<impl Row>, exec: GraphExec) -> CUresult {
     let Executable { made, plan, .. } = p.graphs.ended(exec as u64).unwrap_or_default();
     if made.is_some() {
         // Before the call: another thread's graph may get the same handle.
-        p.trace_writer.record(&Event::GraphEnded { exec: exec as u64 });
+        let change = GraphChange::Ended;
+        p.trace_writer.record(&Event::GraphUsed { exec: exec as u64, change });
     }
     let result = watched(call, charged_to(made));
     if result != CUDA_SUCCESS && (made.is_some() || plan.is_some()) {

@@ -57,7 +57,7 @@ fn remove_mapped(call: Call<impl Row>, resources: &[u64]) -> CUresult {
         for (resource, address) in taken {
             let _ = p.mapped_resources.lock().insert(resource, address);
         }
-        removed.iter().for_each(|(removed, site)| free_failed(p, removed, *site, result));
+        removed.iter().for_each(|removed| free_failed(p, removed));
     }
     result
 }

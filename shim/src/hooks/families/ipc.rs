@@ -55,7 +55,7 @@ pub fn close(call: Call<impl Row>, address: u64) -> CUresult {
     let result = sharing(call);
     if result != CUDA_SUCCESS {
         match last {
-            Some((removed, site)) => free_failed(p, &removed, site, result),
+            Some(removed) => free_failed(p, &removed),
             None if is_counted => drop(p.ledger.add_refs(Space::Device, address, 1)),
             None => {}
         }

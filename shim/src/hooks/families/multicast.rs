@@ -14,7 +14,7 @@ pub fn create(call: Call<impl Row>, handle: Out<u64>) -> CUresult {
     gave(sharing(call), handle, |handle| {
         let mut vmm = call.p.vmm.lock();
         let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
-        apply_settled(call.p, call.api(), &mut vmm, stale, CUDA_SUCCESS);
+        apply_settled(call.p, call.api(), &mut vmm, stale);
     })
 }
 
@@ -63,7 +63,7 @@ fn bind(
     for (object, from, size) in held {
         let Some(group) = group else {
             let settled = vmm.drop_hold(object);
-            apply_settled(p, api, &mut vmm, settled, result);
+            apply_settled(p, api, &mut vmm, settled);
             continue;
         };
         let own = || vmm.object(object).map_or(DeviceId::UNKNOWN, |object| object.device);

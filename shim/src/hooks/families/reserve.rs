@@ -8,12 +8,17 @@ pub fn address_reserve(call: Call<impl Row>, ptr: Out<u64>, size: usize) -> CUre
     gave(call.forward(), ptr, |address| {
         let size = size as u64;
         let site = site_at(p, call.api(), None, current_target(p));
-        let (stack, restored) = (stack(p), false);
+        let stack = stack(p);
         let mut vmm = p.vmm.lock();
         // Reservations that overlap it were freed by calls that were not seen.
         drop(vmm.space.reserve(address, size, site, stack));
-        p.trace_writer.record(&Event::AddressReserve { address, size, site, stack, restored });
+        record_reserved(p, address, size, site, stack);
     })
+}
+
+fn record_reserved(p: &Process, address: u64, size: u64, site: SiteId, stack: StackId) {
+    let (asleep, device) = (false, DeviceId::UNKNOWN);
+    p.trace_writer.record(&Event::AddressReserve { asleep, device, address, size, site, stack });
 }
 
 pub fn address_free(call: Call<impl Row>, address: u64, size: usize) -> CUresult {
@@ -32,9 +37,7 @@ pub fn address_free(call: Call<impl Row>, address: u64, size: usize) -> CUresult
     match announced {
         Some(freed) if result != CUDA_SUCCESS => {
             vmm.space.restore(&freed);
-            let (site, stack) = (freed.reservation.site, freed.reservation.stack);
-            let restored = true;
-            p.trace_writer.record(&Event::AddressReserve { address, size, site, stack, restored });
+            record_reserved(p, address, size, freed.reservation.site, freed.reservation.stack);
         }
         // The driver freed the range, so mappings that the model still has in it were removed unseen.
         None if result == CUDA_SUCCESS && vmm.space.free(address).is_some() => announce(),

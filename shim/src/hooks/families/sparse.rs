@@ -37,7 +37,7 @@ pub fn map_array_async(call: Call<impl Row>, list: In<CUarrayMapInfo>, count: u3
         } else {
             vmm.drop_hold(object)
         };
-        apply_settled(p, api, &mut vmm, settled, result);
+        apply_settled(p, api, &mut vmm, settled);
     }
     result
 }

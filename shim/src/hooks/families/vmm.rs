@@ -6,9 +6,7 @@
 //! of the objects is held.
 
 use super::prelude::*;
-use crate::hooks::call::accounting::{
-    allocate, begin_free, enter, free_failed, freeing_site, given,
-};
+use crate::hooks::call::accounting::{allocate, begin_free, enter, free_failed, given};
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::sharing;
 use crate::model::ledger::Removed;
@@ -37,7 +35,7 @@ pub fn create(
     let taken = || {
         let mut vmm = p.vmm.lock();
         let (object, stale) = vmm.created(made(), what, device, size);
-        apply_settled(p, call.api(), &mut vmm, stale, 0);
+        apply_settled(p, call.api(), &mut vmm, stale);
         (object, size)
     };
     allocate(call, &request, taken, |_| {
@@ -145,7 +143,7 @@ pub fn map(call: Call<impl Row>, ptr: u64, size: usize, offset: usize, handle: u
     } else {
         vmm.drop_hold(object)
     };
-    apply_settled(p, api, &mut vmm, settled, result);
+    apply_settled(p, api, &mut vmm, settled);
     result
 }
 
@@ -181,7 +179,7 @@ pub fn retain(call: Call<impl Row>, handle: Out<u64>, address: *mut c_void) -> C
         (Some(object), None) => vmm.drop_hold(object),
         (None, _) => return result,
     };
-    apply_settled(p, call.api(), &mut vmm, settled, result);
+    apply_settled(p, call.api(), &mut vmm, settled);
     result
 }
 
@@ -224,14 +222,14 @@ fn announce_ends(p: &'static Process, api: Api, vmm: &mut State<Removed>, droppe
 }
 
 fn announce_end(p: &'static Process, api: Api, number: u64) -> Option<Removed> {
-    begin_free(p, api, (Space::Vmm, number), |_| true).map(|(removed, _)| removed)
+    begin_free(p, api, (Space::Vmm, number), |_| true)
 }
 
 /// After the driver's call: settles the references that were dropped before it.
 pub(in crate::hooks) fn settle(p: &'static Process, api: Api, dropped: Dropped, result: CUresult) {
     let mut vmm = p.vmm.lock();
     let settled = vmm.settle(dropped, result == CUDA_SUCCESS);
-    apply_settled(p, api, &mut vmm, settled, result);
+    apply_settled(p, api, &mut vmm, settled);
 }
 
 /// Enters in the ledger, the trace and the cap which physical objects were freed, and which exist again
@@ -241,7 +239,6 @@ pub(in crate::hooks) fn apply_settled(
     api: Api,
     vmm: &mut State<Removed>,
     settled: Settled<Removed>,
-    result: CUresult,
 ) {
     for (number, object) in settled.ended {
         if let Some(removed) = object.parked.or_else(|| announce_end(p, api, number)) {
@@ -251,8 +248,7 @@ pub(in crate::hooks) fn apply_settled(
     for number in settled.revived {
         let parked = vmm.object_mut(number).and_then(|object| object.parked.take());
         if let Some(removed) = parked {
-            let site = freeing_site(p, api, &removed.entry, 0);
-            free_failed(p, &removed, site, result);
+            free_failed(p, &removed);
         }
     }
     for mapping in settled.remapped {
@@ -268,6 +264,7 @@ fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping, by: StackId)
             size: mapping.size,
             offset: mapping.offset,
             object: mapping.object,
+            owner: StackId(0),
             stack: by,
         });
     }

@@ -3,25 +3,22 @@
 use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::process::state::Process;
 use crate::model::block_sampling::BlockSampling;
+use crate::model::contexts::Context;
 use crate::model::history::Phases;
 use crate::model::ledger::Ledger;
 use crate::trace_writer::maintenance::{Cost, ProcessView};
 use std::sync::atomic::Ordering::Relaxed;
-use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId, SummaryDriver};
+use vramtrace_format::address_space::{Asleep, Mapping, Owner, Reservation};
+use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId, StateHolder};
 
 impl ProcessView for Process {
     fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
         if !self.cap.is_set() {
             return;
         }
-        emit(&Event::Cap { device, bytes: self.cap.limit(device) });
-        let (only_warns, soft) = (self.cap.only_warns(), self.cap.soft_limit(device));
-        if only_warns || soft.is_some() {
-            emit(&Event::CapPolicy { device, only_warns, soft });
-        }
-        if let Some(bytes) = self.cap.group_limit(device) {
-            emit(&Event::GroupCap { device, bytes });
-        }
+        let (bytes, group) = (self.cap.limit(device), self.cap.group_limit(device));
+        let (soft, only_warns) = (self.cap.soft_limit(device), self.cap.only_warns());
+        emit(&Event::Cap { device, bytes, group, soft, only_warns });
     }
 
     fn devices(&self) -> Vec<DeviceId> {
@@ -96,19 +93,12 @@ impl ProcessView for Process {
         self.block_sampling.is_none() && !self.vmm.lock().space.ever_slept()
     }
 
-    fn summary_of_driver(&self) -> Option<Vec<SummaryDriver>> {
+    fn driver_holders(&self) -> Option<Vec<StateHolder>> {
         let mut all = Vec::new();
         for device in self.devices() {
             self.nvml.sum_up(device, self.ledger.epoch(device), &mut all).ok()?;
         }
         Some(all)
-    }
-
-    fn summary(&self, emit: &mut dyn FnMut(&Event)) {
-        for device in self.devices() {
-            emit(&Event::SummaryDevice { counters: self.counters(device), held: None });
-            self.ledger.summary(device, emit);
-        }
     }
 
     fn cache_ooms(&self) -> u32 {
@@ -123,43 +113,36 @@ impl ProcessView for Process {
         &self.phases
     }
 
-    fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
-        self.contexts.for_each(|context| {
-            let (context, device, time_ns, stack) =
-                (context.id, context.device, context.time_ns, context.stack);
-            emit(&Event::CheckpointContext { id, context, device, time_ns, stack });
+    fn checkpoint_frame(&self, emit: &mut dyn FnMut(u64, &Event)) {
+        self.contexts.for_each(|&Context { id: context, device, time_ns, stack, .. }| {
+            emit(time_ns, &Event::ContextCreated { context, device, stack });
         });
+        let emit = &mut |event: &Event| emit(0, event);
         let vmm = self.vmm.lock();
         // Reservations first, since the mappings that follow lie in them.
-        for reservation in vmm.space.reservations() {
-            let (address, size, site, stack) =
-                (reservation.address, reservation.size, reservation.site, reservation.stack);
-            let (device, asleep) = (DeviceId::UNKNOWN, false);
-            emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
+        for &Reservation { address, size, site, stack, .. } in vmm.space.reservations() {
+            let (asleep, device) = (false, DeviceId::UNKNOWN);
+            emit(&Event::AddressReserve { asleep, device, address, size, site, stack });
         }
-        for piece in vmm.space.asleep() {
-            let (address, size) = (piece.address, piece.size);
-            let (site, stack, device) = (SiteId(0), piece.owner.stack, piece.owner.device);
-            let asleep = true;
-            emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
+        for &Asleep { address, size, owner: Owner { stack, device }, .. } in vmm.space.asleep() {
+            let (asleep, site) = (true, SiteId(0));
+            emit(&Event::AddressReserve { asleep, device, address, size, site, stack });
         }
-        for mapping in vmm.space.mappings() {
-            let (address, size, offset, object) =
-                (mapping.address, mapping.size, mapping.offset, mapping.object);
-            let woken = mapping.woken.map(|woken| (woken.owner.stack, woken.by));
+        for &Mapping { address, size, offset, object, woken } in vmm.space.mappings() {
+            let woken = woken.map(|woken| (woken.owner.stack, woken.by));
             let (owner, stack) = woken.unwrap_or_default();
-            emit(&Event::CheckpointMap { id, address, size, offset, object, owner, stack });
+            emit(&Event::Map { address, size, offset, object, owner, stack });
         }
         drop(vmm);
-        self.pools.checkpoint(id, emit);
+        self.pools.checkpoint(emit);
         for device in self.ledger.devices() {
             let memory = self.graphs.memory(device);
             let (reserved, used) =
                 (self.ledger.live_of(device, Kind::Graph), memory.used.load(Relaxed));
             if reserved != 0 || used != 0 {
-                emit(&Event::CheckpointGraph { id, device, reserved, used });
+                emit(&Event::GraphState { device, reserved, used });
             }
         }
-        self.nvml.each_taken(|took| emit(&Event::CheckpointTook { id, took }));
+        self.nvml.each_taken(|took| emit(&Event::Took(took)));
     }
 }

@@ -346,8 +346,8 @@ impl Cap {
     }
 
     /// The group's limit for a device; the outer `None`: the process is in no group.
-    pub fn group_limit(&self, device: DeviceId) -> Option<Option<u64>> {
-        Some(self.budget(device).share()?.limit())
+    pub fn group_limit(&self, device: DeviceId) -> Option<u64> {
+        self.budget(device).share()?.limit()
     }
 
     /// What happened since the last call: soft limits that were crossed, another limit of the

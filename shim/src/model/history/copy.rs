@@ -1,31 +1,27 @@
 //! Writes all bins as events. A stack whose figures are the same in several bins is written once.
 
 use super::bins::{Bin, Row};
-use super::sampler::{EVERY_NS, History};
+use super::sampler::History;
 use crate::model::ledger::{KINDS, Ledger};
 use vramtrace_format::{
-    Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, Kind, SummaryMoment,
+    Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, Kind, Purpose, SummaryMoment,
 };
 
 /// Bytes of a record.
 pub(super) fn bytes_of(event: &Event) -> u64 {
     match event {
-        Event::HistoryBin(_) => 32,
-        Event::HistoryDevice(_) | Event::HistoryHolder(_) | Event::HistoryPeakHolder(_) => 40,
+        Event::HistoryDevice(_) | Event::HistoryHolder(_) | Event::StateHolder(_) => 40,
         Event::HistoryLevel(_) => 80,
         Event::HistoryPhase(_) => 56,
-        _ => 24,
+        _ => 32,
     }
 }
 
-/// Writes a copy, and counts what it has.
+/// Writes a copy, and counts its bytes.
 struct Writer<'e> {
     emit: &'e mut dyn FnMut(&Event),
     bytes: u64,
     most_bytes: u64,
-    records: u64,
-    /// Records of phases, which `records` does not count.
-    phases: u64,
     /// Holders were left out.
     cut: bool,
 }
@@ -35,17 +31,17 @@ impl History {
     /// Returns its bytes, and whether holders were left out.
     pub fn copy(
         &self,
-        id: u32,
+        id: u8,
         most_bytes: u64,
         ledger: &Ledger,
         emit: &mut dyn FnMut(&Event),
     ) -> (u64, bool) {
-        emit(&Event::HistoryBegin { id, every_ns: EVERY_NS });
-        let mut to = Writer { emit, bytes: 0, most_bytes, records: 0, phases: 0, cut: false };
+        emit(&Event::StateBegin { id, what: Purpose::History, cache_ooms: 0 });
+        let mut to = Writer { emit, bytes: 0, most_bytes, cut: false };
         for device in ledger.devices() {
             for of_framework in [false, true] {
                 for holder in ledger.holders(device, SummaryMoment::Peak, of_framework) {
-                    to.put(Event::HistoryPeakHolder(holder));
+                    to.put(Event::StateHolder(holder));
                 }
             }
         }
@@ -59,18 +55,14 @@ impl History {
                 }
             }
         }
-        let Writer { emit, bytes, records, phases, cut, .. } = to;
-        emit(&Event::HistoryEnd { id, cut, records, phases });
+        let Writer { emit, bytes, cut, .. } = to;
+        emit(&Event::StateEnd { id, cut });
         (bytes, cut)
     }
 }
 
 impl Writer<'_> {
     fn put(&mut self, event: Event) {
-        match event {
-            Event::HistoryPhase(_) => self.phases += 1,
-            _ => self.records += 1,
-        }
         self.bytes += bytes_of(&event);
         (self.emit)(&event);
     }
@@ -104,10 +96,9 @@ impl Writer<'_> {
             let known = before.and_then(|bin| bin.devices.iter().find(|of| of.device == device));
             let known = known.map_or([0; KINDS], |of| of.kinds);
             for kind in Kind::ALL {
-                let bytes = of.kinds[kind as usize];
-                if bytes != known[kind as usize] {
-                    let kind = kind as u8;
-                    self.put(Event::HistoryKind { device, kind, bytes });
+                let at_peak = of.kinds[kind as usize];
+                if at_peak != known[kind as usize] {
+                    self.put(Event::StateKind { device, kind: kind as u8, at_peak, live: 0 });
                 }
             }
         }

@@ -51,7 +51,7 @@ impl OverTime {
         let of = self.devices.iter().find(|of| of.device == device)?;
         let seconds = |byte_ns: u128| u64::try_from(byte_ns / SECOND_NS).unwrap_or(u64::MAX);
         let (byte_s, error_byte_s) = (seconds(of.byte_ns), seconds(of.error_byte_ns));
-        Some(HeldBytes { byte_s, error_byte_s })
+        Some(HeldBytes { device, byte_s, error_byte_s })
     }
 }
 
@@ -68,7 +68,8 @@ mod tests {
             held.add(DeviceId(0), bytes, peak);
             held.of(DeviceId(0)).unwrap()
         };
-        let sums = |byte_s, error_byte_s| HeldBytes { byte_s, error_byte_s };
+        let device = DeviceId(0);
+        let sums = |byte_s, error_byte_s| HeldBytes { device, byte_s, error_byte_s };
         assert_eq!(sample(2, 100, 100), sums(100, 100));
         assert_eq!(sample(12, 100, 100), sums(1100, 100), "what stays is exact");
         assert_eq!(sample(14, 100, 150), sums(1300, 200), "a peak between two samples");

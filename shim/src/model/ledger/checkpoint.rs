@@ -4,17 +4,17 @@
 //! A checkpoint starts a new epoch. An entry that was inserted in an older epoch belongs to it, and
 //! is written by the slice that reaches it or by its free, whichever comes first. A total is copied
 //! at its first change in the new epoch. An allocation that was inserted in the old epoch and whose
-//! event reaches the file behind `CheckpointBegin` is in the file twice: the reader recognises it by
+//! event reaches the file behind the begin is in the file twice: the reader recognises it by
 //! address and time.
 
 use super::figures::counts;
-use super::totals::{DEVICES, Maker, Sums, device_index};
+use super::totals::{DEVICES, Maker, SiteTotals, Sums, device_index};
 use super::{Ledger, SHARDS, checkpoint_alloc};
-use vramtrace_format::{Event, Kind};
+use vramtrace_format::{Event, Kind, Listed};
 
 /// The progress of a checkpoint. One thread at a time works with it.
 pub struct Cursor {
-    pub(super) id: u32,
+    pub id: u32,
     shard: usize,
     sums: [Sums; DEVICES],
 }
@@ -27,9 +27,9 @@ impl Cursor {
 
 impl Ledger {
     /// Writes up to about `budget` records of the checkpoint that `begin_checkpoint` started.
-    /// True: this was the last one, `CheckpointEnd` may follow.
+    /// True: this was the last one, its end may follow.
     ///
-    /// Several `CheckpointTotals` may carry the same (site, stack): they add up.
+    /// Several `StateTotals` may carry the same (site, stack): they add up.
     pub fn checkpoint_slice(
         &self,
         cursor: &mut Cursor,
@@ -45,7 +45,8 @@ impl Ledger {
         }
         for device in self.devices() {
             let counters = self.with_totals(device, cursor.sums[device_index(device)]);
-            emit(&Event::CheckpointCounters { id: cursor.id, counters });
+            let counters = Event::Counters(counters);
+            emit(&Event::StateEvent(Listed::new(cursor.id as u8, 0, &counters)));
         }
         self.devices.iter().for_each(|totals| totals.checkpoints.end());
         true
@@ -90,14 +91,9 @@ impl Ledger {
             if slot.written != id && totals != Default::default() {
                 slot.written = id;
                 let Maker { site, stack, .. } = slot.maker();
-                emit(&Event::CheckpointTotals {
-                    id,
-                    site,
-                    stack,
-                    allocations: totals.allocations,
-                    frees: totals.frees,
-                    bytes: totals.bytes,
-                });
+                let SiteTotals { allocations, frees } = totals;
+                let id = id as u8;
+                emit(&Event::StateTotals { id, site, stack, allocations, frees });
                 *left -= 1;
             }
         }

@@ -26,47 +26,41 @@ impl Ledger {
         match kind {
             // In no sum but its stack's.
             _ if BLOCK => {
-                let of = entry.weighed();
-                self.add_to_site(sites, entry, (at, Kind::Block), (of, Some(of[0])), step, now);
+                let [bytes, number] = entry.weighed();
+                let of = (number, Some(bytes));
+                self.add_to_site(sites, entry, (at, Kind::Block), of, step, now);
                 Physical::None
             }
             // Compiled by itself: the kind of most programs' allocations.
             Kind::Pool => {
-                self.add_to_site(
-                    sites,
-                    entry,
-                    (at, Kind::Pool),
-                    ([size, 1], Some(size)),
-                    step,
-                    now,
-                );
+                self.add_to_site(sites, entry, (at, Kind::Pool), (1, Some(size)), step, now);
                 self.add_to_kind(shard, (at, Kind::Pool), size, step, now);
                 Physical::Reserved
             }
             _ => {
                 let physical = physical_of(kind, size);
                 let held = is_held(kind).then_some(physical.share(size));
-                self.add_to_site(sites, entry, (at, kind), ([size, 1], held), step, now);
+                self.add_to_site(sites, entry, (at, kind), (1, held), step, now);
                 self.add_to_kind(shard, (at, kind), size, step, now);
                 physical
             }
         }
     }
 
-    /// `of`, `held`: as [`super::totals::SiteSlot::add`].
+    /// `number`, `held`: as [`super::totals::SiteSlot::add`].
     #[inline(always)]
     fn add_to_site(
         &self,
         sites: &mut SiteTable,
         entry: &Entry,
         (at, kind): (usize, Kind),
-        (of, held): ([u64; 2], Option<u64>),
+        (number, held): (u64, Option<u64>),
         step: Step,
         now: u32,
     ) {
         if let Some(site) = sites.of(entry, now) {
             let peak = self.devices[at].epoch_for(kind, step);
-            site.add(step, of, held, now, peak);
+            site.add(step, number, held, now, peak);
         }
     }
 

@@ -41,7 +41,7 @@ use crate::runtime::lock::Lock;
 use shard::Shard;
 use std::sync::atomic::Ordering::Relaxed;
 use totals::DeviceTotals;
-use vramtrace_format::{DeviceId, Drift, Event, Kind, RefusedBy, Space};
+use vramtrace_format::{DeviceId, Drift, Event, Kind, Listed, RefusedBy, Space};
 
 const SHARDS: usize = 64;
 /// Shards of a framework's blocks. A few suffice, since the framework's lock admits one call at a time
@@ -157,10 +157,10 @@ impl Ledger {
         sink.emit(&Event::Drift { what, key });
     }
 
-    /// Starts checkpoint `id` (ids grow). `append` writes its `CheckpointBegin`.
+    /// Starts checkpoint `id` (ids grow). `append` writes its begin.
     ///
     /// An entry that is inserted or removed between the append and the new epoch counts as inserted or
-    /// removed before the checkpoint, although its event follows `CheckpointBegin`. The reader recognises
+    /// removed before the checkpoint, although its event follows the begin. The reader recognises
     /// such an `Alloc` by its key and time, and such a `Free` by its unknown key.
     pub fn begin_checkpoint(&self, id: u32, append: impl FnOnce()) {
         let _order = self.refusals.lock();
@@ -170,11 +170,11 @@ impl Ledger {
 }
 
 fn checkpoint_alloc(id: u32, entry: &Entry) -> Event {
-    let (time_ns, alloc) = (entry.time_ns, entry.alloc());
-    match entry.rate() {
-        0 => Event::CheckpointAlloc { id, time_ns, alloc },
-        rate => Event::CheckpointSampled { id, time_ns, rate, alloc },
-    }
+    let event = match (entry.rate(), entry.alloc()) {
+        (0, alloc) => Event::Alloc(alloc),
+        (rate, alloc) => Event::SampledAlloc { rate, alloc },
+    };
+    Event::StateEvent(Listed::new(id as u8, entry.time_ns, &event))
 }
 
 const _: () = assert!(KINDS > Kind::Block as usize);

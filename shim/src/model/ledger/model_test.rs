@@ -96,22 +96,24 @@ fn physical_of(live: &BTreeMap<(u8, u64), Entry>, reserved: i64, device: u8) -> 
 struct Expected {
     cursor: Cursor,
     live: BTreeMap<(u8, u64), Entry>,
-    totals: BTreeMap<u32, [u64; 3]>,
+    totals: BTreeMap<u32, [u64; 2]>,
 }
 
 fn check_checkpoint(expected: &Expected, events: &[Event]) -> Result<(), TestCaseError> {
-    let id = expected.cursor.id;
+    let id = expected.cursor.id as u8;
     let mut live = BTreeMap::new();
-    let mut totals = BTreeMap::<u32, [u64; 3]>::new();
+    let mut totals = BTreeMap::<u32, [u64; 2]>::new();
     for event in events {
         match *event {
-            Event::CheckpointAlloc { id: of, time_ns, alloc } if of == id => {
+            Event::StateEvent(listed) if listed.state == id => {
+                let Event::Alloc(alloc) = listed.event() else { continue };
                 let key = (alloc.space as u8, alloc.key);
-                prop_assert!(live.insert(key, (time_ns, alloc)).is_none(), "written twice");
+                let once = live.insert(key, (listed.time_ns, alloc)).is_none();
+                prop_assert!(once, "written twice");
             }
-            Event::CheckpointTotals { id: of, site, allocations, frees, bytes, .. } if of == id => {
+            Event::StateTotals { id: of, site, allocations, frees, .. } if of == id => {
                 let sum = totals.entry(site.0).or_default();
-                for (word, by) in sum.iter_mut().zip([allocations, frees, bytes]) {
+                for (word, by) in sum.iter_mut().zip([allocations, frees]) {
                     *word += by;
                 }
             }
@@ -132,7 +134,7 @@ proptest! {
         let ledger = Ledger::new();
         let log = Log::default();
         let mut live = BTreeMap::<(u8, u64), Entry>::new();
-        let mut totals = BTreeMap::<u32, [u64; 3]>::new();
+        let mut totals = BTreeMap::<u32, [u64; 2]>::new();
         let mut reserved = 0i64;
         let mut peak = 0;
         let mut checkpoint: Option<Expected> = None;
@@ -297,8 +299,10 @@ fn threads_and_checkpoints() {
     let mut seen = HashMap::<(u32, u64), u32>::new();
     for event in log.0.lock().unwrap().iter() {
         match event {
-            Event::CheckpointAlloc { id, alloc, .. } => {
-                *seen.entry((*id, alloc.key)).or_default() += 1;
+            Event::StateEvent(listed) => {
+                if let Event::Alloc(alloc) = listed.event() {
+                    *seen.entry((u32::from(listed.state), alloc.key)).or_default() += 1;
+                }
             }
             Event::Drift { .. } => panic!("{event:?}"),
             _ => {}
@@ -391,7 +395,8 @@ fn a_failed_free_survives_a_checkpoint_that_began_meanwhile() {
         .0
         .borrow()
         .iter()
-        .filter(|e| matches!(e, Event::CheckpointAlloc { alloc: a, .. } if a.stack == alloc))
+        .filter(|e| matches!(e, Event::StateEvent(_)))
+        .filter(|e| matches!(e.itself(), Event::Alloc(a) if a.stack == alloc))
         .count();
     assert_eq!(written, 1);
 }

@@ -5,7 +5,7 @@ use super::Ledger;
 use crate::runtime::fallible::list_of;
 use crate::runtime::fallible_map::Map;
 use vramtrace_format::summary::{is_held, keep_largest};
-use vramtrace_format::{DeviceId, Event, Kind, StackId, SummaryHolder, SummaryMoment};
+use vramtrace_format::{DeviceId, Event, Kind, StackId, StateHolder, SummaryMoment};
 
 /// An epoch that has not begun: the sums are those of now.
 const NOW: u32 = u32::MAX;
@@ -44,13 +44,13 @@ impl Ledger {
         for kind in Kind::ALL.into_iter().filter(|kind| is_held(*kind)) {
             let (at_peak, live) = (totals.kind_at_peak(kind), self.live_of(device, kind));
             if at_peak != 0 || live != 0 {
-                emit(&Event::SummaryKind { device, kind: kind as u8, at_peak, live });
+                emit(&Event::StateKind { device, kind: kind as u8, at_peak, live });
             }
         }
         for moment in [SummaryMoment::Peak, SummaryMoment::End] {
             for of_framework in [false, true] {
                 for holder in self.holders(device, moment, of_framework) {
-                    emit(&Event::SummaryHolder(holder));
+                    emit(&Event::StateHolder(holder));
                 }
             }
         }
@@ -68,7 +68,7 @@ impl Ledger {
         device: DeviceId,
         moment: SummaryMoment,
         of_framework: bool,
-    ) -> Vec<SummaryHolder> {
+    ) -> Vec<StateHolder> {
         let epoch = self.totals(device).epoch();
         let mut sums: Map<StackId, [u64; 2]> = Map::default();
         for shard in &self.shards {
@@ -88,10 +88,11 @@ impl Ledger {
                 }
             }
         }
-        let holder = |(&stack, &[bytes, count]): (&StackId, &[u64; 2])| SummaryHolder {
+        let holder = |(&stack, &[bytes, count]): (&StackId, &[u64; 2])| StateHolder {
             device,
             moment,
             of_framework,
+            cause: None,
             stack,
             bytes,
             count,
@@ -146,7 +147,7 @@ mod tests {
         assert_eq!(held(&ledger, SummaryMoment::End, true), [(3, 4, 1)]);
         let mut kinds = Vec::new();
         ledger.summary(DeviceId(0), &mut |event| {
-            if let Event::SummaryKind { kind, at_peak, live, .. } = *event {
+            if let Event::StateKind { kind, at_peak, live, .. } = *event {
                 kinds.push((kind, at_peak / MIB, live / MIB));
             }
         });

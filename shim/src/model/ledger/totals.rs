@@ -235,9 +235,9 @@ pub(super) struct SiteSlot {
     device: DeviceId,
     kind: u8,
     epoch: u32,
-    now: [u64; 3],
+    now: SiteTotals,
     held: AtPeak,
-    before: [u64; 3],
+    before: SiteTotals,
     pub written: u32,
 }
 
@@ -259,12 +259,11 @@ pub(super) enum Step {
     Unfreed,
 }
 
-/// Since the start: calls, frees, and the requested bytes of all allocations.
+/// Since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteTotals {
     pub allocations: u64,
     pub frees: u64,
-    pub bytes: u64,
 }
 
 // SAFETY: plain numbers; maker 0 is the empty slot.
@@ -297,24 +296,23 @@ impl SiteSlot {
             kind: kind as u8,
             epoch,
             written: 0,
-            now: [0; 3],
-            before: [0; 3],
+            now: SiteTotals::default(),
+            before: SiteTotals::default(),
             held: AtPeak::default(),
         }
     }
 
-    /// `of`: bytes and number of the allocations. `held`: the physical bytes, where the kind is held. `peak`: the device's
+    /// `number`: of the allocations. `held`: the physical bytes, where the kind is held. `peak`: the device's
     /// epoch, and whether this is the first block in it.
     #[inline]
     pub fn add(
         &mut self,
         step: Step,
-        of: [u64; 2],
+        number: u64,
         held: Option<u64>,
         epoch: u32,
         peak: (u32, bool),
     ) {
-        let [size, number] = of;
         if self.epoch != epoch {
             self.keep(epoch);
         }
@@ -323,12 +321,9 @@ impl SiteSlot {
             let (epoch, joins_peak) = peak;
             self.held.apply(Change { bytes, number, came, epoch, joins_peak });
         }
-        let [allocations, frees, bytes] = &mut self.now;
+        let SiteTotals { allocations, frees } = &mut self.now;
         match step {
-            Step::Allocated => {
-                *allocations = allocations.wrapping_add(number);
-                *bytes = bytes.saturating_add(size);
-            }
+            Step::Allocated => *allocations = allocations.wrapping_add(number),
             Step::Freed => *frees = frees.wrapping_add(number),
             Step::Unfreed => *frees = frees.wrapping_sub(number),
         }
@@ -356,8 +351,7 @@ impl SiteSlot {
 
     /// As the checkpoint `epoch` began.
     pub fn at(&self, epoch: u32) -> SiteTotals {
-        let [allocations, frees, bytes] = if self.epoch == epoch { self.before } else { self.now };
-        SiteTotals { allocations, frees, bytes }
+        if self.epoch == epoch { self.before } else { self.now }
     }
 }
 
@@ -415,11 +409,11 @@ mod tests {
             0,
         );
         assert_eq!(slot.maker(), Maker { site, stack: StackId(0), device, kind });
-        slot.add(Step::Allocated, [100, 1], None, 0, (0, false));
-        slot.add(Step::Freed, [100, 1], None, 1, (0, false));
-        slot.add(Step::Allocated, [50, 1], None, 1, (0, false));
-        assert_eq!(slot.at(1), SiteTotals { allocations: 1, frees: 0, bytes: 100 });
-        assert_eq!(slot.at(2), SiteTotals { allocations: 2, frees: 1, bytes: 150 });
+        slot.add(Step::Allocated, 1, None, 0, (0, false));
+        slot.add(Step::Freed, 1, None, 1, (0, false));
+        slot.add(Step::Allocated, 1, None, 1, (0, false));
+        assert_eq!(slot.at(1), SiteTotals { allocations: 1, frees: 0 });
+        assert_eq!(slot.at(2), SiteTotals { allocations: 2, frees: 1 });
         let sum = KindSum::default();
         sum.add(Step::Allocated, 10, 3);
         sum.add(Step::Freed, 10, 4);

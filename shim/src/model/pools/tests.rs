@@ -107,8 +107,8 @@ fn a_checkpoint_has_what_holds_something() {
     register(&pools, 0x10);
     register(&pools, 0x20).growth.allocated(512);
     let mut events = Vec::new();
-    pools.checkpoint(7, &mut |event| events.push(*event));
-    let held = Event::CheckpointPool { id: 7, pool: PoolId(2), reserved: 0, used: 512 };
+    pools.checkpoint(&mut |event| events.push(*event));
+    let held = Event::PoolState { pool: PoolId(2), reserved: 0, used: 512 };
     assert_eq!(events, [held]);
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt;
-use vramtrace_format::Run;
+use vramtrace_format::{Purpose, Run, Stamped};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,11 +65,20 @@ struct Answers {
     totals: BTreeSet<(u32, u64, u64)>,
 }
 
+fn ids_of(events: &[Stamped], purpose: Purpose) -> Vec<u8> {
+    let begun = events.iter().filter_map(|one| match one.event {
+        Event::StateBegin { id, what, .. } if what == purpose => Some(id),
+        _ => None,
+    });
+    begun.collect()
+}
+
 /// Windows that stay for the last copy of the history alone need no checkpoint.
 fn is_of_history(reader: &TraceReader, run: &Run) -> bool {
-    let has = |is: fn(&Event) -> bool| reader.events_of(run).any(|one| is(&one.event));
-    has(|event| matches!(event, Event::HistoryEnd { .. }))
-        && !has(|event| matches!(event, Event::CheckpointEnd { .. }))
+    let ids = ids_of(&reader.events_of(run).collect::<Vec<_>>(), Purpose::Checkpoint);
+    let has = |is: &dyn Fn(&Event) -> bool| reader.events_of(run).any(|one| is(&one.event));
+    has(&|event| matches!(event, Event::HistoryBin(_)))
+        && !has(&|event| matches!(event, Event::StateEnd { id, .. } if ids.contains(id)))
 }
 
 /// Replays one run of windows, from the start or from its first whole checkpoint.
@@ -79,26 +88,30 @@ fn replay(reader: &TraceReader, run: &Run) -> Answers {
     let mut totals: HashMap<u32, (u64, u64)> = HashMap::new();
     let mut from = 0;
     if run.after_gap {
-        let ends: Vec<u32> = events
+        let ends: Vec<u8> = events
             .iter()
             .filter_map(|one| match one.event {
-                Event::CheckpointEnd { id } => Some(id),
+                Event::StateEnd { id, .. } => Some(id),
                 _ => None,
             })
             .collect();
-        let begins = |one: &vramtrace_format::Stamped| match one.event {
-            Event::CheckpointBegin { id } => ends.contains(&id).then_some(id),
+        let begins = |one: &Stamped| match one.event {
+            Event::StateBegin { id, what: Purpose::Checkpoint, .. } => {
+                ends.contains(&id).then_some(id)
+            }
             _ => None,
         };
         from = events.iter().position(|one| begins(one).is_some()).expect("a checkpoint");
         let chosen = begins(&events[from]).unwrap();
         for one in &events[from..] {
             match one.event {
-                Event::CheckpointAlloc { id, time_ns, alloc } if id == chosen => {
-                    let before = live.insert(alloc.key, (alloc.size, time_ns >> 6, alloc.site.0));
+                Event::StateEvent(listed) if listed.state == chosen => {
+                    let Event::Alloc(alloc) = listed.event() else { continue };
+                    let value = (alloc.size, listed.time_ns >> 6, alloc.site.0);
+                    let before = live.insert(alloc.key, value);
                     assert_eq!(before, None, "twice in one checkpoint");
                 }
-                Event::CheckpointTotals { id, site, allocations, frees, .. } if id == chosen => {
+                Event::StateTotals { id, site, allocations, frees, .. } if id == chosen => {
                     let sum = totals.entry(site.0).or_default();
                     *sum = (sum.0 + allocations, sum.1 + frees);
                 }

@@ -347,7 +347,13 @@ fn nothing_worth_a_file_makes_none() {
     let scratch = Scratch::new("nothing");
     let recorder = recorder(scratch.path(), "unlimited", |_| ());
     recorder.define(&Definition::Note { text: "kept".into() });
-    recorder.record(&Event::Cap { device: DeviceId(0), bytes: Some(7) });
+    recorder.record(&Event::Cap {
+        device: DeviceId(0),
+        bytes: Some(7),
+        group: None,
+        soft: None,
+        only_warns: false,
+    });
     recorder.end(&Fake::default());
     assert_eq!(scratch.names(), [""; 0]);
     // What was kept is written when the file opens.

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use testkit::{in_child, redirect};
 use vramtrace_format::{
     Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, SiteId, Space, StackId,
-    SummaryDriver, TailPlace, TraceReader,
+    StateHolder, TailPlace, TraceReader,
 };
 
 /// A directory that goes with the test.
@@ -204,15 +204,8 @@ impl ProcessView for Fake {
         true
     }
 
-    fn summary_of_driver(&self) -> Option<Vec<SummaryDriver>> {
+    fn driver_holders(&self) -> Option<Vec<StateHolder>> {
         Some(Vec::new())
-    }
-
-    fn summary(&self, emit: &mut dyn FnMut(&Event)) {
-        for device in self.devices() {
-            emit(&Event::SummaryDevice { counters: self.counters(device), held: None });
-            self.ledger.summary(device, emit);
-        }
     }
 
     fn cache_ooms(&self) -> u32 {
@@ -231,5 +224,5 @@ impl ProcessView for Fake {
 
     fn others(&self, _: bool, _: &mut dyn FnMut(&Event)) {}
 
-    fn checkpoint_frame(&self, _: u32, _: &mut dyn FnMut(&Event)) {}
+    fn checkpoint_frame(&self, _: &mut dyn FnMut(u64, &Event)) {}
 }

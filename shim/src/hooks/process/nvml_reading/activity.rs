@@ -12,9 +12,9 @@ use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::log::Once;
 use std::sync::atomic::Ordering;
-use vramtrace_format::summary::keep_largest_driver;
+use vramtrace_format::summary::keep_largest;
 use vramtrace_format::{
-    Cause, ContextId, DeviceId, Event, StackId, SummaryDriver, SummaryMoment, Took,
+    Cause, ContextId, DeviceId, Event, StackId, StateHolder, SummaryMoment, Took,
 };
 
 /// Without a cap all readings, and under a cap those after calls, may take this long in all and a fixed share of the
@@ -258,7 +258,7 @@ impl NvmlReader {
         &self,
         device: DeviceId,
         epoch: u32,
-        all: &mut Vec<SummaryDriver>,
+        all: &mut Vec<StateHolder>,
     ) -> Result<(), NoMemory> {
         let Some(watched) = self.of(device) else { return Ok(()) };
         let account = watched.account.lock();
@@ -273,10 +273,11 @@ impl NvmlReader {
                 (*held, *count) = (held.saturating_add(*bytes), *count + 1);
             }
             let of = |(&(cause, stack), &[bytes, count]): (&(Cause, StackId), &[u64; 2])| {
-                SummaryDriver { device, moment, cause, stack, bytes, count }
+                let (of_framework, cause) = (false, Some(cause));
+                StateHolder { device, moment, of_framework, cause, stack, bytes, count }
             };
             let mut here = list_of(sums.len(), sums.iter().map(of))?;
-            keep_largest_driver(&mut here);
+            keep_largest(&mut here);
             here.into_iter().try_for_each(|of| all.try_push(of))?;
         }
         Ok(())

@@ -72,7 +72,7 @@ impl Aftermath {
     fn note(&self, p: &Process, api: Api, result: i32) {
         if self.waits.swap(false, Relaxed) {
             self.last.lock().error = Some((api, result));
-            p.trace_writer.record(&Event::ErrorAfterRefusal { api: api as u16, result });
+            p.trace_writer.record(&Event::Aftermath { api: Some(api as u64), result });
         }
     }
 
@@ -85,7 +85,7 @@ impl Aftermath {
         };
         let status = STATUS.load(Relaxed);
         if status != 0 {
-            p.trace_writer.record(&Event::ExitStatus { status });
+            p.trace_writer.record(&Event::Aftermath { api: None, result: status });
         }
         let Some((api, result)) = error else { return };
         if p.config.oom_report == OomReport::Off || status == 0 {
