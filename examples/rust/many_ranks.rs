@@ -17,8 +17,9 @@ use std::path::Path;
 use vramtrace_format::physical::MIB;
 use vramtrace_format::summary::{AtPeak, Change, keep_largest};
 use vramtrace_format::{
-    Alloc, ContextId, Counters, Definition, DeviceId, Event, Header, Kind, PoolId, PythonFrame,
-    Refused, RefusedBy, SiteId, Space, StackFlags, StackId, SummaryHolder, SummaryMoment, ThreadId,
+    Alloc, ContextId, Counters, Definition, DeviceId, Event, Header, Kind, Listed, PoolId, Purpose,
+    PythonFrame, Refused, RefusedBy, SiteId, Space, StackFlags, StackId, StateHolder,
+    SummaryMoment, ThreadId,
 };
 use vramtrace_reader::trace::{TraceWriter, WriterMemory};
 
@@ -114,21 +115,21 @@ impl Ledger {
         let (peak, live) = (self.counters.peak, self.counters.live);
         let kind = Kind::Device as u8;
         let mut all = vec![
-            Event::SummaryDevice { counters: self.counters, held: None },
-            Event::SummaryKind { device: DEVICE, kind, at_peak: peak, live },
+            Event::StateEvent(Listed::new(0, 0, &Event::Counters(self.counters))),
+            Event::StateKind { device: DEVICE, kind, at_peak: peak, live },
         ];
         for moment in [SummaryMoment::Peak, SummaryMoment::End] {
             for of_framework in [false, true] {
                 let here = self.stacks.iter().filter(|((_, level), _)| *level == of_framework);
-                let mut holders: Vec<SummaryHolder> = here
+                let mut holders: Vec<StateHolder> = here
                     .map(|((stack, _), held)| {
                         let [bytes, count] = held.at(moment, self.epoch);
-                        let (device, stack) = (DEVICE, *stack);
-                        SummaryHolder { device, moment, of_framework, stack, bytes, count }
+                        let (device, stack, cause) = (DEVICE, *stack, None);
+                        StateHolder { device, moment, of_framework, cause, stack, bytes, count }
                     })
                     .collect();
                 keep_largest(&mut holders);
-                all.extend(holders.into_iter().map(Event::SummaryHolder));
+                all.extend(holders.into_iter().map(Event::StateHolder));
             }
         }
         all
@@ -288,11 +289,10 @@ impl Rank {
             trace.event(
                 ThreadId(1),
                 time_ns,
-                &Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true },
+                &Event::StateBegin { id: 0, what: Purpose::Summary, cache_ooms: 0 },
             )?;
             summary.iter().try_for_each(|event| trace.event(ThreadId(1), time_ns, event))?;
-            let records = summary.len() as u32;
-            trace.event(ThreadId(1), time_ns, &Event::SummaryEnd { records })?;
+            trace.event(ThreadId(1), time_ns, &Event::StateEnd { id: 0, cut: false })?;
             trace.event(ThreadId(1), time_ns, &Event::Ended)?;
         }
         trace.finish().map(drop)

@@ -318,7 +318,10 @@ impl Converter<'_, '_> {
             thread.objects.insert(address, object);
             self.alloc(thread, Kind::Vmm, object, size, &ground)?;
             let stack = StackId::default();
-            self.event(thread, Event::Map { address, size, offset: 0, object, stack })?;
+            self.event(
+                thread,
+                Event::Map { address, size, offset: 0, object, owner: StackId(0), stack },
+            )?;
         }
         Ok(())
     }

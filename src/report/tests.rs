@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use vramtrace_format::physical::{GIB, MIB, PAGE};
-use vramtrace_format::{DeviceId, Event, Kind, PoolId, RefusedBy, Space, StopReason};
+use vramtrace_format::{
+    DeviceId, Event, Kind, Listed, PoolId, Purpose, RefusedBy, Space, StopReason,
+};
 
 use super::html;
 use super::json::process as json;
@@ -15,7 +17,7 @@ use crate::analysis::oom;
 use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::whatif::Recorded;
 use crate::analysis::{Collect, Level, Moment, Process, RolesOf, Wanted, read_all};
-use crate::testing::{MS, SECOND, TraceBuilder, cached};
+use crate::testing::{MS, SECOND, TraceBuilder, cached, cap_event};
 use crate::trace::open;
 
 fn written(builder: &TraceBuilder) -> tempfile::NamedTempFile {
@@ -52,7 +54,7 @@ fn shown(process: &Process) -> String {
 /// A run with allocations of several kinds, a cap, refusals, a free and samples of NVML.
 fn training() -> TraceBuilder {
     let mut t = TraceBuilder::new();
-    t.event(MS, Event::Cap { device: DeviceId(0), bytes: Some(8 * GIB) });
+    t.event(MS, cap_event(0, 8 * GIB));
     t.context(MS, 0);
     t.sample(2 * MS, Some(518 * MIB), 518 * MIB);
     t.alloc(SECOND, Kind::Device, 1 << 40, 4 * GIB);
@@ -113,9 +115,9 @@ fn everything_that_limits_the_figures_is_printed() {
     t.lose();
     t.alloc(8 * SECOND, Kind::Device, 99 * PAGE, MIB);
     let id = 1;
-    t.event(9 * SECOND, Event::CheckpointBegin { id });
+    t.event(9 * SECOND, Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 });
     let alloc = t.allocation(Kind::Vmm, 0, 7, 30 * MIB);
-    t.event(9 * SECOND, Event::CheckpointAlloc { id, time_ns: 3 * SECOND, alloc });
+    t.event(9 * SECOND, Event::StateEvent(Listed::new(id, 3 * SECOND, &Event::Alloc(alloc))));
     let totals = vramtrace_format::Counters {
         peak: GIB,
         peak_time_ns: 2 * SECOND,
@@ -123,8 +125,8 @@ fn everything_that_limits_the_figures_is_printed() {
         frees: 12_344,
         ..crate::testing::counters(0)
     };
-    t.event(9 * SECOND, Event::CheckpointCounters { id, counters: totals });
-    t.event(9 * SECOND, Event::CheckpointEnd { id });
+    t.event(9 * SECOND, Event::StateEvent(Listed::new(id, 0, &Event::Counters(totals))));
+    t.event(9 * SECOND, Event::StateEnd { id, cut: false });
     t.alloc_on(10 * SECOND, Kind::Array, 1, 0xa0, 3 * GIB / 2);
     t.free(11 * SECOND, Space::Device, 512);
     t.event(12 * SECOND, Event::Stopped { reason: StopReason::DiskFull, errno: 28 });

@@ -35,7 +35,9 @@ fn why_not(source: &OpenError) -> String {
             format!("no such file: {GIVE}")
         }
         OpenError::Io(error) if error.kind() == ErrorKind::PermissionDenied => error.to_string(),
-        OpenError::Format(Error::NewerMajor { .. }) => source.to_string(),
+        OpenError::Format(Error::NewerMajor { .. } | Error::OlderMajor { .. }) => {
+            source.to_string()
+        }
         other => format!("{other}: {GIVE}"),
     }
 }

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{BlockChange, DeviceId, Event, Kind, Space, StackId, Stamped};
+use vramtrace_format::{
+    BlockChange, DeviceId, Event, Kind, Listed, Purpose, Space, StackId, Stamped,
+};
 
 use super::state::Inconsistencies;
 use super::*;
@@ -122,8 +124,8 @@ fn a_checkpoint_tells_blocks_in_any_order() {
     let other = t.allocation(Kind::Block, 0, B, MIB);
     let segment = t.allocation(Kind::Device, 0, B, 2 * MIB);
     let id = 1;
-    let listed = |alloc| Event::CheckpointAlloc { id, time_ns: SECOND, alloc };
-    t.event(5 * SECOND, Event::CheckpointBegin { id });
+    let listed = |alloc| Event::StateEvent(Listed::new(id, SECOND, &Event::Alloc(alloc)));
+    t.event(5 * SECOND, Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 });
     t.event(5 * SECOND, listed(block));
     t.event(5 * SECOND, listed(other));
     for page in 0..2 {
@@ -131,13 +133,17 @@ fn a_checkpoint_tells_blocks_in_any_order() {
         let (owner, stack) = Default::default();
         t.event(
             5 * SECOND,
-            Event::CheckpointMap { id, address, size, offset, object, owner, stack },
+            Event::StateEvent(Listed::new(
+                id,
+                0,
+                &Event::Map { address, size, offset, object, owner, stack },
+            )),
         );
     }
     t.event(5 * SECOND, listed(segment));
-    let (site, stack, allocations, frees, bytes) = (block.site, StackId(0), 7, 5, 9);
-    t.event(5 * SECOND, Event::CheckpointTotals { id, site, stack, allocations, frees, bytes });
-    t.event(5 * SECOND, Event::CheckpointEnd { id });
+    let (site, stack, allocations, frees) = (block.site, StackId(0), 7, 5);
+    t.event(5 * SECOND, Event::StateTotals { id, site, stack, allocations, frees });
+    t.event(5 * SECOND, Event::StateEnd { id, cut: false });
     t.free(6 * SECOND, Space::Block, B);
     let state = read(&t).state;
     let cache = sums(&state);

@@ -6,60 +6,32 @@
 //! returned before the beginning and whose record came after it is listed twice, and is recognised by
 //! key and time.
 
-use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, ThreadId};
+use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, Purpose, ThreadId};
 
 use super::live::{Key, Live};
-use super::mapping::Mapping;
 use super::observer::{AllocCause, Observer};
-use super::state::{Certainty, ContextState};
+use super::state::Certainty;
 use super::{Apply, add};
 use crate::trace::SiteInfo;
 
 impl<O: Observer> Apply<'_, O> {
-    /// Applies an event of a checkpoint. Not needed where the history is complete.
-    pub(super) fn checkpoint(&mut self) {
-        if let Event::CheckpointBegin { id } = self.at.event {
-            if self.aside.checkpoints_only || !self.state.live_is_known() {
-                self.resume(id);
-            }
-            return;
+    /// Applies a record of a state. That of a checkpoint is not needed where the history is complete. A summary repeats
+    /// figures of earlier events: `Trace::summary` reads it.
+    pub(super) fn state_record(&mut self) {
+        if let Some(history) = self.aside.history.take(&self.at.event) {
+            self.state.history = Some(history);
+        }
+        if let Event::StateBegin { id, what: Purpose::Checkpoint, .. } = self.at.event
+            && (self.aside.checkpoints_only || !self.state.live_is_known())
+        {
+            return self.resume(id);
         }
         let Certainty::Resuming { checkpoint } = self.state.certainty else { return };
         match self.at.event {
-            Event::CheckpointAlloc { id, time_ns, alloc } if id == checkpoint => {
-                self.checkpoint_alloc(time_ns, &alloc, 0);
+            Event::StateEvent(listed) if listed.state == checkpoint => {
+                self.listed(listed.time_ns, &listed.event());
             }
-            Event::CheckpointSampled { id, time_ns, rate, alloc } if id == checkpoint => {
-                self.checkpoint_alloc(time_ns, &alloc, rate);
-            }
-            Event::CheckpointMap { id, address, size, offset, object, owner, stack }
-                if id == checkpoint && self.state.space.at(address).is_none() =>
-            {
-                let mapping = Mapping::new(address, size, offset, object);
-                self.map_of_checkpoint(mapping, (owner, stack));
-            }
-            Event::CheckpointReserve { id, asleep, device, address, size, site, stack }
-                if id == checkpoint =>
-            {
-                self.checkpoint_reserve(asleep, device, (address, size), (site, stack));
-            }
-            Event::CheckpointPool { id, pool, reserved, used }
-                if id == checkpoint && !self.aside.read_back_pools.contains(&pool) =>
-            {
-                self.pool(pool, reserved, used);
-            }
-            Event::CheckpointGraph { id, device, reserved, used }
-                if id == checkpoint && !self.aside.read_back_graphs.contains(&device) =>
-            {
-                self.graph(device, reserved, used);
-            }
-            Event::CheckpointContext { id, context, device, time_ns, stack }
-                if id == checkpoint && !self.state.contexts.contains_key(&context) =>
-            {
-                let created = ContextState { device, created_ns: time_ns, stack, limit_bytes: 0 };
-                self.add_context(context, created);
-            }
-            Event::CheckpointTotals { id, site, allocations, frees, .. } if id == checkpoint => {
+            Event::StateTotals { id, site, allocations, frees, .. } if id == checkpoint => {
                 let site = self.definitions.site(site);
                 let Some(SiteInfo { kind: Some(kind), device, .. }) = site else { return };
                 match self.state.host(kind) {
@@ -74,18 +46,7 @@ impl<O: Observer> Apply<'_, O> {
                     }
                 }
             }
-            Event::CheckpointCounters { id, counters } if id == checkpoint => {
-                self.take_totals(&counters);
-            }
-            Event::CheckpointTook { id, took } if id == checkpoint => {
-                // They follow each other without other events, and include all changes before them.
-                if !std::mem::replace(&mut self.aside.driver_own_listed, true) {
-                    self.state.devices.values_mut().for_each(|device| device.driver_own.forget());
-                }
-                self.device(took.device).driver_own.apply(&took);
-                self.notify_device_change(took.device);
-            }
-            Event::CheckpointEnd { id } if id == checkpoint => {
+            Event::StateEnd { id, .. } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;
                 // Of samples the framework's last figure is what is known.
                 for device in self.state.devices.values_mut() {
@@ -97,8 +58,39 @@ impl<O: Observer> Apply<'_, O> {
         }
     }
 
+    /// Applies an event that is still so, if no newer one came since the begin.
+    fn listed(&mut self, time_ns: u64, event: &Event) {
+        let (state, aside) = (&self.state, &mut self.aside);
+        let is_newer_known = match *event {
+            Event::Alloc(alloc) => return self.checkpoint_alloc(time_ns, &alloc, 0),
+            Event::SampledAlloc { rate, alloc } => {
+                return self.checkpoint_alloc(time_ns, &alloc, rate);
+            }
+            Event::Counters(counters) => return self.take_totals(&counters),
+            Event::Took(took) => {
+                // They follow each other without other events, and include all changes before them.
+                if !std::mem::replace(&mut aside.driver_own_listed, true) {
+                    self.state.devices.values_mut().for_each(|device| device.driver_own.forget());
+                }
+                self.device(took.device).driver_own.apply(&took);
+                return self.notify_device_change(took.device);
+            }
+            Event::Map { address, .. } => state.space.at(address).is_some(),
+            Event::AddressReserve { asleep, address, .. } => {
+                asleep != state.space.reservation_at(address).is_some()
+            }
+            Event::PoolState { pool, .. } => aside.read_back_pools.contains(&pool),
+            Event::GraphState { device, .. } => aside.read_back_graphs.contains(&device),
+            Event::ContextCreated { context, .. } => state.contexts.contains_key(&context),
+            _ => true,
+        };
+        if !is_newer_known {
+            self.event(time_ns, event);
+        }
+    }
+
     /// Resets the state at the beginning of a checkpoint.
-    fn resume(&mut self, checkpoint: u32) {
+    fn resume(&mut self, checkpoint: u8) {
         self.state.certainty = Certainty::Resuming { checkpoint };
         self.state.history_from_ns = self.at.time_ns;
         self.state.history_after_off = self.aside.gap_by_switch;

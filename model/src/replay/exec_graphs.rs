@@ -17,18 +17,6 @@ pub struct ExecGraph {
     pub nodes: u32,
 }
 
-/// What happened to an executable graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GraphChange {
-    Made,
-    /// Its first launch.
-    Launched,
-    /// A launch after a later graph of the same stack, with as many nodes, was instantiated.
-    LaunchedAgain,
-    /// It was destroyed, with its context or by a call.
-    Ended,
-}
-
 #[derive(Clone, Debug, Default)]
 pub struct ExecGraphs {
     live: FxHashMap<u64, ExecGraph>,

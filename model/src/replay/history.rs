@@ -1,5 +1,5 @@
 //! The history of a process whose trace has a limit: samples of the recorder, thinned, for the time whose events were
-//! erased. Input: the records of the last whole copy. Times are ns since the start, sizes bytes.
+//! erased. Input: the records of the last whole history. Times are ns since the start, sizes bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use vramtrace_format::{
     DeviceId, Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, HistoryPhase, Kind,
-    SummaryHolder,
+    Purpose, StateHolder,
 };
 
 use crate::facts;
@@ -24,7 +24,7 @@ const MAX_PHASES: usize = 64;
 pub struct History {
     pub tiers: [Tier; TIERS],
     /// The largest holders at the highest peak of each device up to then.
-    pub peak_holders: Vec<SummaryHolder>,
+    pub peak_holders: Vec<StateHolder>,
     /// Holders of the latest bins are left out.
     pub cut: bool,
 }
@@ -169,44 +169,37 @@ impl History {
     }
 }
 
-/// Reads the records of copies. The last whole one stays.
+/// Reads the records of histories.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
-    /// The copy that is being read, its id and number of records: without those of phases, and of phases.
-    copy: Option<(u32, [u64; 2], History)>,
-    tier: usize,
+    /// The history that is being read, with its id and the tier of its last bin.
+    begun: Option<(u8, usize, History)>,
 }
 
 impl Reading {
-    /// Takes a record. Returns the copy that ends with it, if it is whole.
+    /// Takes a record. Returns the history that ends with it.
     pub(super) fn take(&mut self, event: &Event) -> Option<Arc<History>> {
-        match *event {
-            Event::HistoryBegin { id, .. } => {
-                self.copy = Some((id, [0; 2], History::default()));
-                return None;
-            }
-            Event::HistoryEnd { id, cut, records, phases } => {
-                let (begun, read, mut history) = self.copy.take()?;
-                history.cut = cut;
-                return (begun == id && read == [records, phases]).then(|| Arc::new(history));
-            }
-            _ => {}
+        if let Event::StateBegin { id, what: Purpose::History, .. } = *event {
+            self.begun = Some((id, 0, History::default()));
         }
-        let (_, records, history) = self.copy.as_mut()?;
-        records[usize::from(matches!(event, Event::HistoryPhase(_)))] += 1;
+        let (begun, last, history) = self.begun.as_mut()?;
         match *event {
-            Event::HistoryBin(bin) => {
-                self.tier = usize::from(bin.tier).min(TIERS - 1);
-                history.tiers[self.tier].add(bin);
+            Event::StateEnd { id, cut } if id == *begun => {
+                history.cut = cut;
+                return self.begun.take().map(|(_, _, history)| Arc::new(history));
             }
-            Event::HistoryPeakHolder(holder) => history.peak_holders.push(holder),
+            Event::HistoryBin(bin) => {
+                *last = usize::from(bin.tier).min(TIERS - 1);
+                history.tiers[*last].add(bin);
+            }
+            Event::StateHolder(holder) => history.peak_holders.push(holder),
             Event::HistoryHolder(holder) => {
-                let tier = &mut history.tiers[self.tier];
+                let tier = &mut history.tiers[*last];
                 if let Some(bin) = tier.bins.len().checked_sub(1) {
                     tier.runs.push((bin, holder));
                 }
             }
-            _ => history.tiers[self.tier].figures(event),
+            _ => history.tiers[*last].figures(event),
         }
         None
     }
@@ -241,9 +234,9 @@ impl Tier {
                     of.phases.push(phase);
                 }
             }
-            Event::HistoryKind { device, kind, bytes } if Kind::from_u8(kind).is_some() => {
+            Event::StateKind { device, kind, at_peak, .. } if Kind::from_u8(kind).is_some() => {
                 if let Some(of) = last.devices.get_mut(&device) {
-                    of.kinds.insert(kind, bytes);
+                    of.kinds.insert(kind, at_peak);
                 }
             }
             _ => {}
@@ -267,20 +260,24 @@ mod tests {
         Event::HistoryHolder(HistoryHolder { run, of_framework, stack, device, lowest, highest })
     }
 
-    fn read(records: &[Event], said: u64) -> Option<Arc<History>> {
+    fn read(records: &[Event]) -> Option<Arc<History>> {
         let mut reading = Reading::default();
-        assert_eq!(reading.take(&Event::HistoryBegin { id: 7, every_ns: 1 }), None);
+        let begin = Event::StateBegin { id: 7, what: Purpose::History, cache_ooms: 0 };
+        assert_eq!(reading.take(&begin), None);
         records.iter().for_each(|record| assert_eq!(reading.take(record), None));
-        let phases = records.iter().filter(|record| matches!(record, Event::HistoryPhase(_)));
-        let phases = phases.count() as u64;
-        reading.take(&Event::HistoryEnd { id: 7, cut: false, records: said, phases })
+        reading.take(&Event::StateEnd { id: 7, cut: false })
     }
 
     #[test]
-    fn a_copy_counts_only_if_it_is_whole() {
-        let records = [bin(0, 0, 10), holder(1, 2, 5), bin(0, 10, 20), holder(2, 0, 6)];
-        assert_eq!(read(&records, 5), None);
-        let history = read(&records, 4).unwrap();
+    fn a_holder_stands_for_the_bins_that_follow() {
+        let records = [
+            bin(0, 0, 10),
+            holder(1, 2, 5),
+            Event::StateEnd { id: 8, cut: false },
+            bin(0, 10, 20),
+            holder(2, 0, 6),
+        ];
+        let history = read(&records).unwrap();
         let of = |at| history.tiers[0].holders(at).map(|of| of.stack.0).collect::<Vec<_>>();
         assert_eq!((of(0), of(1)), (vec![1], vec![1, 2]), "the first is the same in both");
         assert_eq!(
@@ -299,7 +296,7 @@ mod tests {
             bin(2, 260, 270),
             bin(2, 270, 280),
         ];
-        let history = read(&records, 6).unwrap();
+        let history = read(&records).unwrap();
         let times = |until| -> Vec<(u64, u64)> {
             let of = |(tier, at): (&Tier, usize)| (tier.bins[at].from_ns, tier.bins[at].until_ns);
             history.parts(until).into_iter().map(of).collect()

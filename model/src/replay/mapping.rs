@@ -56,7 +56,15 @@ impl<O: Observer> Apply<'_, O> {
         self.apply_changes(changes);
     }
 
-    pub(super) fn map(&mut self, mapping: Mapping, by: StackId) {
+    /// `owner`: of the sleeping range that the mapping woke, where a checkpoint lists it.
+    pub(super) fn map(&mut self, mapping: Mapping, owner: StackId, by: StackId) {
+        if owner != StackId(0) {
+            // Treated as if it had been asleep, so that the memory gets its owner.
+            let device = maker(&self.state.live, mapping.object).device;
+            let owner = Owner { stack: owner, device };
+            let (address, size) = (mapping.address, mapping.size);
+            self.state.space.fall_asleep(Asleep { address, size, owner, was: None });
+        }
         if mapping.size == 0 {
             return;
         }
@@ -89,41 +97,16 @@ impl<O: Observer> Apply<'_, O> {
         }
     }
 
-    /// Adds a reservation, or sleeping memory in one, that a checkpoint lists.
-    pub(super) fn checkpoint_reserve(
-        &mut self,
-        asleep: bool,
-        device: DeviceId,
-        (address, size): (u64, u64),
-        (site, stack): (SiteId, StackId),
-    ) {
+    /// Adds sleeping memory of a reservation.
+    pub(super) fn add_asleep(&mut self, (address, size): (u64, u64), owner: Owner) {
         let state = &mut self.state;
-        let known = state.space.reservation_at(address).map(|known| known.address);
-        match known {
-            None if !asleep => {
-                let _ = state.space.reserve(address, size, site, stack);
-                state.cache.ranges.reserved(address, address.saturating_add(size));
-            }
-            Some(reservation) if asleep => {
-                let owner = Owner { stack, device };
-                let piece = Asleep { address, size, owner, was: None };
-                state.space.fall_asleep(piece);
-                state.cache.put_asleep(&piece, reservation);
-            }
-            _ => {}
-        }
-    }
-
-    /// Adds a mapping and its owner that a checkpoint lists.
-    pub(super) fn map_of_checkpoint(&mut self, mapping: Mapping, (owner, by): (StackId, StackId)) {
-        if owner != StackId(0) {
-            // Treated as if it had been asleep, so that the memory gets its owner.
-            let device = maker(&self.state.live, mapping.object).device;
-            let owner = Owner { stack: owner, device };
-            let (address, size) = (mapping.address, mapping.size);
-            self.state.space.fall_asleep(Asleep { address, size, owner, was: None });
-        }
-        self.map(mapping, by);
+        let Some(reservation) = state.space.reservation_at(address).map(|known| known.address)
+        else {
+            return;
+        };
+        let piece = Asleep { address, size, owner, was: None };
+        state.space.fall_asleep(piece);
+        state.cache.put_asleep(&piece, reservation);
     }
 
     /// One unmap may cover several mappings, and parts of them.

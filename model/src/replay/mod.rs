@@ -5,7 +5,7 @@
 //! bounded trace, or damaged), the state is read from the next checkpoint:
 //!
 //! ```text
-//!  Whole --gap--> Lost --CheckpointBegin--> Resuming --CheckpointEnd--> Resumed --gap--> Lost ..
+//!  Whole --gap--> Lost --checkpoint begins--> Resuming --it ends--> Resumed --gap--> Lost ..
 //! ```
 //!
 //! There are two levels: driver memory ([`State::live`], [`State::devices`]), and the blocks of a
@@ -58,7 +58,7 @@ pub use cache::{
 };
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt, held_by_others};
 pub use driver_own::{BytesByCause, DriverOwn, Originator};
-pub use exec_graphs::{ExecGraph, ExecGraphs, GraphChange};
+pub use exec_graphs::{ExecGraph, ExecGraphs};
 pub use growing::{Follower, GrowingReplay};
 pub use history::History;
 pub use in_use::{CacheInUse, InUse, InUseFacts};
@@ -70,6 +70,7 @@ pub use slots::Slots;
 pub use state::{Certainty, ContextState, OffSpan, PoolSums, RecorderCost, RefusalAt};
 pub use state::{Sampling, State, Stop};
 pub use trace::{Progress, ReplayResult, Until, Visitor};
+pub use vramtrace_format::GraphChange;
 
 use rustc_hash::FxHashSet;
 use vramtrace_format::{
@@ -79,6 +80,7 @@ use vramtrace_format::{
 
 use crate::trace::{Definitions, SiteInfo};
 use freed::RecentlyFreed;
+use mapping::Owner;
 use state::OFF_SPANS_KEPT;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
@@ -158,7 +160,7 @@ impl Replay {
         let Replay { state, aside } = self;
         state.events += 1;
         state.time_ns = state.time_ns.max(at.time_ns);
-        Apply { state, aside, definitions, at, observer }.event();
+        Apply { state, aside, definitions, at, observer }.event(at.time_ns, &at.event);
     }
 }
 
@@ -168,14 +170,16 @@ impl Aside {
             state.known_until_ns = Some(state.time_ns);
         }
         self.gap_by_switch = false;
+        self.history = history::Reading::default();
         state.certainty = Certainty::Lost;
         state.events_at_gap = state.events;
     }
 }
 
 impl<O: Observer> Apply<'_, O> {
-    fn event(&mut self) {
-        match self.at.event {
+    /// `time_ns`: when it happened.
+    fn event(&mut self, time_ns: u64, event: &Event) {
+        match *event {
             Event::CacheState { device, allocated, reserved } => {
                 let reported = ReportedTotals { time_ns: self.at.time_ns, allocated, reserved };
                 self.cache_state(device, reported);
@@ -222,12 +226,15 @@ impl<O: Observer> Apply<'_, O> {
                     self.state.inconsistencies.unknown_frees += 1;
                 }
             }
-            Event::FreeFailed { key, space, .. } => self.free_failed(Key { space, number: key }),
+            Event::FreeFailed { key, space } => self.free_failed(Key { space, number: key }),
             Event::Refused(refused) => self.refuse(refused),
-            Event::Map { address, size, offset, object, stack } => {
-                self.map(Mapping::new(address, size, offset, object), stack);
+            Event::Map { address, size, offset, object, owner, stack } => {
+                self.map(Mapping::new(address, size, offset, object), owner, stack);
             }
             Event::Unmap { address, size, stack } => self.unmap(address, size, stack),
+            Event::AddressReserve { asleep: true, device, address, size, stack, .. } => {
+                self.add_asleep((address, size), Owner { stack, device });
+            }
             Event::AddressReserve { address, size, site, stack, .. } => {
                 self.reserve_addresses((address, size), (site, stack));
             }
@@ -241,8 +248,7 @@ impl<O: Observer> Apply<'_, O> {
                 self.graph(device, reserved, used);
             }
             Event::ContextCreated { context, device, stack } => {
-                let created =
-                    ContextState { device, created_ns: self.at.time_ns, stack, limit_bytes: 0 };
+                let created = ContextState { device, created_ns: time_ns, stack, limit_bytes: 0 };
                 self.add_context(context, created);
             }
             Event::ContextDestroyed { context } => self.end_context(context),
@@ -251,8 +257,10 @@ impl<O: Observer> Apply<'_, O> {
                 self.device(sample.device).note_sample(sample, time_ns);
                 self.notify_device_change(sample.device);
             }
-            Event::Cap { device, bytes } => {
-                self.device(device).cap_bytes = bytes;
+            Event::Cap { device, bytes, group, soft, only_warns } => {
+                let limits = self.device(device);
+                (limits.cap_bytes, limits.group_cap_bytes) = (bytes, group);
+                (limits.soft_limit, limits.cap_only_warns) = (soft, only_warns);
                 self.notify_device_change(device);
             }
             Event::Counters(counters) => {
@@ -271,15 +279,10 @@ impl<O: Observer> Apply<'_, O> {
             Event::PassedThrough { api } => {
                 self.state.passed_through.insert(api);
             }
-            Event::CapPolicy { device, only_warns, soft } => {
-                let device = self.device(device);
-                (device.cap_only_warns, device.soft_limit) = (only_warns, soft);
-            }
-            Event::GroupCap { device, bytes } => self.device(device).group_cap_bytes = bytes,
-            Event::SoftLimit { device, over, .. } => {
+            Event::SoftLimit { device, over } => {
                 self.device(device).soft_crossings += u64::from(over);
             }
-            Event::Limit { context, grown, .. } => {
+            Event::Limit { context, grown } => {
                 if let Some(context) = self.state.contexts.get_mut(&context) {
                     add(&mut context.limit_bytes, grown);
                     let device = context.device;
@@ -302,16 +305,11 @@ impl<O: Observer> Apply<'_, O> {
                 }
                 self.observer.on_graph(self.at, &graph, GraphChange::Made);
             }
-            Event::GraphUsed { exec, again } => {
-                if let Some(graph) = self.state.exec_graphs.get(exec) {
-                    let change =
-                        if again { GraphChange::LaunchedAgain } else { GraphChange::Launched };
+            Event::GraphUsed { exec, change } => {
+                let graphs = &mut self.state.exec_graphs;
+                let is_end = change == GraphChange::Ended;
+                if let Some(graph) = if is_end { graphs.remove(exec) } else { graphs.get(exec) } {
                     self.observer.on_graph(self.at, &graph, change);
-                }
-            }
-            Event::GraphEnded { exec } => {
-                if let Some(graph) = self.state.exec_graphs.remove(exec) {
-                    self.observer.on_graph(self.at, &graph, GraphChange::Ended);
                 }
             }
             Event::Mark { name, mark } => self.observer.on_mark(self.at, name, mark),
@@ -329,25 +327,11 @@ impl<O: Observer> Apply<'_, O> {
                     stacks,
                 });
             }
-            Event::ErrorAfterRefusal { api, result } => {
-                self.observer.on_error_after_refusal(self.at, api, result);
+            Event::Aftermath { api: Some(api), result } => {
+                self.observer.on_error_after_refusal(self.at, api as u16, result);
             }
-            Event::ExitStatus { status } => self.observer.on_exit_status(self.at, status),
-            Event::HistoryBegin { .. }
-            | Event::HistoryBin(_)
-            | Event::HistoryDevice(_)
-            | Event::HistoryLevel(_)
-            | Event::HistoryKind { .. }
-            | Event::HistoryHolder(_)
-            | Event::HistoryPeakHolder(_)
-            | Event::HistoryPhase(_)
-            | Event::HistoryEnd { .. } => {
-                if let Some(history) = self.aside.history.take(&self.at.event) {
-                    self.state.history = Some(history);
-                }
-            }
-            // Entries of checkpoints. A summary repeats figures of earlier events: `Trace::summary` reads it.
-            _ => self.checkpoint(),
+            Event::Aftermath { api: None, result } => self.observer.on_exit_status(self.at, result),
+            _ => self.state_record(),
         }
     }
 

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use vramtrace_format::physical::{GRAIN, MIB, PAGE, round_up};
-use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, Space, Stamped, ThreadId};
+use vramtrace_format::{
+    Alloc, ContextId, DeviceId, Kind, Listed, Purpose, Space, Stamped, ThreadId,
+};
 
 use super::*;
 use crate::testing::TraceBuilder;
@@ -95,8 +97,7 @@ proptest! {
                     if let Some(entry) = freed.get(&key) {
                         live.entry(key).or_insert(*entry);
                     }
-                    let site = Default::default();
-                    Event::FreeFailed { key: key.number, space: key.space, site, result: 1 }
+                    Event::FreeFailed { key: key.number, space: key.space }
                 }
                 Step::EndContext => {
                     live.retain(|_, (kind, _)| matches!(kind, Kind::Vmm | Kind::Pool));
@@ -133,7 +134,7 @@ proptest! {
         let mut replay = Replay::new();
         for [pick, a, b, c] in numbers {
             let space = Space::from_u8((c % 5) as u8).unwrap();
-            let (id, device) = (c as u32 % 2, DeviceId(c as u8 % 2));
+            let (id, device) = (c as u8 % 2, DeviceId(c as u8 % 2));
             let alloc = Alloc { key: a, space, size: b, site: Default::default(), stack: Default::default(), requested: None };
             let counters = vramtrace_format::Counters {
                 device: device.0, live: a, peak: b, peak_time_ns: c, live_requested: a,
@@ -143,19 +144,19 @@ proptest! {
             let event = match pick % 20 {
                 0..=2 => Event::Alloc(alloc),
                 3 => Event::Free { key: a, space, site: Default::default() },
-                4 => Event::FreeFailed { key: a, space, site: Default::default(), result: 1 },
+                4 => Event::FreeFailed { key: a, space },
                 5 => Event::Unmap { address: a, size: b, stack: Default::default() },
-                6 => Event::Map { address: a, size: b, offset: c, object: a, stack: Default::default() },
+                6 => Event::Map { address: a, size: b, offset: c, object: a, owner: Default::default(), stack: Default::default() },
                 7 => Event::PoolState { pool: PoolId(c as u16), reserved: a, used: b },
                 8 => Event::GraphState { device, reserved: a, used: b },
                 9 => Event::Sample(vramtrace_format::Sample {
                     device, driver_free: Some(a), driver_total: Some(b),
                     process_bytes: Some(c), context_bytes: a,
                 }),
-                10 => Event::CheckpointBegin { id },
-                11 => Event::CheckpointAlloc { id, time_ns: a, alloc },
-                12 => Event::CheckpointCounters { id, counters },
-                13 => Event::CheckpointEnd { id },
+                10 => Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 },
+                11 => Event::StateEvent(Listed::new(id, a, &Event::Alloc(alloc))),
+                12 => Event::StateEvent(Listed::new(id, 0, &Event::Counters(counters))),
+                13 => Event::StateEnd { id, cut: false },
                 14 => Event::Counters(counters),
                 15 => Event::CacheState { device, allocated: a, reserved: b },
                 16 => Event::CacheOom {

@@ -1,10 +1,12 @@
 //! Callbacks during a replay. Every method has an empty default.
 
-use vramtrace_format::{BlockChange, DeviceId, Mark, PostMortem, Refused, StackId, Stamped, Took};
+use vramtrace_format::{
+    BlockChange, DeviceId, GraphChange, Mark, PostMortem, Refused, StackId, Stamped, Took,
+};
 
 use super::cache::CacheOomAt;
 use super::device::DeviceState;
-use super::exec_graphs::{ExecGraph, GraphChange};
+use super::exec_graphs::ExecGraph;
 use super::live::{Key, Live};
 use super::mapping::{Asleep, Mapping};
 use super::state::State;

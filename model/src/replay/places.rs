@@ -3,7 +3,7 @@
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, PoolOrigin};
 
 use super::Apply;
-use super::exec_graphs::GraphChange;
+use super::GraphChange;
 use super::observer::{FreeCause, Observer};
 use super::state::{ContextState, PoolSums};
 

@@ -120,7 +120,7 @@ impl Machine {
         let (address, size) = (self.model.address(at), units * UNIT);
         self.model.map(at, object, offset, units);
         let (offset, stack) = (offset * UNIT, StackId(60));
-        self.happens(Event::Map { address, size, offset, object, stack });
+        self.happens(Event::Map { address, size, offset, object, owner: StackId(0), stack });
     }
 
     fn unmap(&mut self, at: usize, units: usize) {
@@ -152,8 +152,15 @@ impl Machine {
                 }
                 self.model.reserve(range.clone());
                 let (address, size) = (self.model.address(range.start), SLOT as u64 * UNIT);
-                let (site, stack, restored) = (SiteId(0), StackId(9), false);
-                self.happens(Event::AddressReserve { address, size, site, stack, restored });
+                let (site, stack) = (SiteId(0), StackId(9));
+                self.happens(Event::AddressReserve {
+                    asleep: false,
+                    device: DeviceId::UNKNOWN,
+                    address,
+                    size,
+                    site,
+                    stack,
+                });
             }
             Step::FreeReservation { slot } => {
                 let range = slot_of(slot);
@@ -257,7 +264,14 @@ impl Machine {
                 for mapping in back {
                     let Mapping { address, size, offset, object, .. } = mapping;
                     let stack = StackId(0);
-                    self.tell(Event::Map { address, size, offset, object, stack });
+                    self.tell(Event::Map {
+                        address,
+                        size,
+                        offset,
+                        object,
+                        owner: StackId(0),
+                        stack,
+                    });
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Memory that is unmapped and mapped again: rules one by one.
 
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{DeviceId, Event, Kind, SiteId, Space, StackId};
+use vramtrace_format::{DeviceId, Event, Kind, Listed, Purpose, SiteId, Space, StackId};
 
 use super::*;
 use crate::testing::{SECOND, TraceBuilder};
@@ -20,13 +20,26 @@ fn cache(state: &State) -> &CacheSums {
 }
 
 fn reserve(t: &mut TraceBuilder, address: u64, size: u64) {
-    let (site, stack, restored) = (SiteId(0), StackId(9), false);
-    t.event(SECOND, Event::AddressReserve { address, size, site, stack, restored });
+    let (site, stack) = (SiteId(0), StackId(9));
+    t.event(
+        SECOND,
+        Event::AddressReserve {
+            asleep: false,
+            device: DeviceId::UNKNOWN,
+            address,
+            size,
+            site,
+            stack,
+        },
+    );
 }
 
 fn map(t: &mut TraceBuilder, address: u64, size: u64, object: u64) {
     t.alloc_by(SECOND, Kind::Vmm, object, size, object as u32);
-    t.event(SECOND, Event::Map { address, size, offset: 0, object, stack: StackId(60) });
+    t.event(
+        SECOND,
+        Event::Map { address, size, offset: 0, object, owner: StackId(0), stack: StackId(60) },
+    );
 }
 
 fn unmap(t: &mut TraceBuilder, address: u64, size: u64, object: u64) {
@@ -114,8 +127,8 @@ fn a_freed_reservation_ends_its_blocks_and_its_address_revives_none() {
 fn a_refused_unmap_is_as_if_it_had_not_been() {
     let mut t = region();
     unmap(&mut t, A, 20 * MIB, 1);
-    let (space, site) = (Space::Vmm, SiteId(0));
-    t.event(SECOND, Event::FreeFailed { key: 1, space, site, result: 1 });
+    let space = Space::Vmm;
+    t.event(SECOND, Event::FreeFailed { key: 1, space });
     t.map(SECOND, A, 20 * MIB, 1);
     let state = read(&t);
     assert_eq!((cache(&state).paused, state.devices[&GPU].live_bytes), (0, 20 * MIB));
@@ -161,24 +174,35 @@ fn a_checkpoint_knows_what_sleeps_and_whose_it_is() {
     t.lose();
     let id = 1;
     let (site, stack, device) = (SiteId(0), StackId(9), GPU);
-    t.event(SECOND, Event::CheckpointBegin { id });
+    t.event(SECOND, Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 });
     for (address, asleep, stack) in
         [(A, false, stack), (2 * A, false, stack), (A, true, StackId(1))]
     {
         let size = 20 * MIB;
         t.event(
             SECOND,
-            Event::CheckpointReserve { id, asleep, device, address, size, site, stack },
+            Event::StateEvent(Listed::new(
+                id,
+                0,
+                &Event::AddressReserve { asleep, device, address, size, site, stack },
+            )),
         );
     }
     let (address, size, offset, object) = (2 * A, 20 * MIB, 0, 7);
     let (owner, stack) = (StackId(3), StackId(60));
-    t.event(SECOND, Event::CheckpointMap { id, address, size, offset, object, owner, stack });
+    t.event(
+        SECOND,
+        Event::StateEvent(Listed::new(
+            id,
+            0,
+            &Event::Map { address, size, offset, object, owner, stack },
+        )),
+    );
     for (kind, key, size) in [(Kind::Block, A, 4 * MIB), (Kind::Vmm, 7, 20 * MIB)] {
         let alloc = t.allocation(kind, 0, key, size);
-        t.event(SECOND, Event::CheckpointAlloc { id, time_ns: 0, alloc });
+        t.event(SECOND, Event::StateEvent(Listed::new(id, 0, &Event::Alloc(alloc))));
     }
-    t.event(SECOND, Event::CheckpointEnd { id });
+    t.event(SECOND, Event::StateEnd { id, cut: false });
     let state = read(&t);
     let sums = cache(&state);
     assert_eq!((sums.allocated, sums.paused), (4 * MIB, 4 * MIB));

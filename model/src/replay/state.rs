@@ -169,7 +169,7 @@ pub enum Certainty {
     /// Events are missing, and no checkpoint followed.
     Lost,
     /// A checkpoint is being read: the live set is incomplete.
-    Resuming { checkpoint: u32 },
+    Resuming { checkpoint: u8 },
     /// No event is missing since a checkpoint.
     Resumed,
 }

@@ -2,13 +2,13 @@
 
 use vramtrace_format::physical::{MIB, PAGE};
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Drift, DriverCause, Event, Kind, PoolId, RefusedBy,
-    SiteId, Space, StackId, StopReason, Took,
+    Alloc, ContextId, Counters, DeviceId, Drift, DriverCause, Event, Kind, Listed, PoolId, Purpose,
+    RefusedBy, SiteId, Space, StackId, StopReason, Took,
 };
 
 use super::*;
 use crate::replay::{ReplayResult, Until};
-use crate::testing::{MS, SECOND, TraceBuilder};
+use crate::testing::{MS, SECOND, TraceBuilder, cap_event};
 use crate::trace::Trace;
 
 fn read(builder: &TraceBuilder) -> ReplayResult {
@@ -28,8 +28,7 @@ fn device(reading: &ReplayResult) -> &DeviceState {
 }
 
 fn free_failed(builder: &mut TraceBuilder, time_ns: u64, key: u64) {
-    let site = SiteId(0);
-    builder.event(time_ns, Event::FreeFailed { key, space: Space::Device, site, result: 1 });
+    builder.event(time_ns, Event::FreeFailed { key, space: Space::Device });
 }
 
 #[test]
@@ -192,7 +191,7 @@ fn one_unmap_covers_several_mappings() {
 #[test]
 fn refusals_are_counted_by_who_refused() {
     let mut t = TraceBuilder::new();
-    t.event(MS, Event::Cap { device: DeviceId(0), bytes: Some(8 << 30) });
+    t.event(MS, cap_event(0, 8 << 30));
     t.refused(2 * MS, Kind::Device, 1 << 34, RefusedBy::Cap, 8 << 30);
     t.refused(3 * MS, Kind::Array, 1 << 35, RefusedBy::Driver, 0);
     t.refused(4 * MS, Kind::Array, 1, RefusedBy::BadCap, 0);
@@ -252,17 +251,17 @@ fn a_checkpoint_tells_what_the_driver_holds() {
     t.context(MS, 0);
     t.event(2 * MS, Event::Took(took(DriverCause::Modules, 6 * MIB as i64, 1)));
     t.lose();
-    t.event(SECOND, Event::CheckpointBegin { id: 1 });
+    t.event(SECOND, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
     // Listed by the checkpoint too, which is written after it.
     t.event(SECOND, Event::Took(took(DriverCause::Heap, 10 * MIB as i64, 3)));
     for one in
         [(DriverCause::Modules, 4, 1), (DriverCause::Modules, 2, 2), (DriverCause::Heap, 10, 3)]
     {
         let took = took(one.0, one.1 * MIB as i64, one.2);
-        t.event(SECOND, Event::CheckpointTook { id: 1, took });
+        t.event(SECOND, Event::StateEvent(Listed::new(1, 0, &Event::Took(took))));
     }
     t.event(SECOND, Event::Took(took(DriverCause::Modules, -(2 * MIB as i64), 2)));
-    t.event(SECOND, Event::CheckpointEnd { id: 1 });
+    t.event(SECOND, Event::StateEnd { id: 1, cut: false });
     let reading = read(&t);
     let own = &device(&reading).driver_own;
     assert_eq!((own.of(DriverCause::Modules), own.of(DriverCause::Heap)), (4 * MIB, 10 * MIB));
@@ -296,29 +295,46 @@ fn checkpoint(t: &mut TraceBuilder, begin_ns: u64, totals: Counters) {
     let old = t.allocation(Kind::Device, 0, 16 * PAGE, 4 * MIB);
     let gone = t.allocation(Kind::Device, 0, 32 * PAGE, 8 * MIB);
     let late = t.allocation(Kind::Device, 0, 48 * PAGE, 16 * MIB);
-    t.event(begin_ns, Event::CheckpointBegin { id });
+    t.event(begin_ns, Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 });
     // Freed while the checkpoint is being written: its entry comes first.
-    t.event(begin_ns + MS, Event::CheckpointAlloc { id, time_ns: 5 * MS, alloc: gone });
+    t.event(begin_ns + MS, Event::StateEvent(Listed::new(id, 5 * MS, &Event::Alloc(gone))));
     t.free(begin_ns + 2 * MS, Space::Device, 32 * PAGE);
     // Its call returned before the beginning, its record comes after it.
     t.event(begin_ns - 64, Event::Alloc(late));
-    t.event(begin_ns + 3 * MS, Event::CheckpointAlloc { id, time_ns: begin_ns - 64, alloc: late });
-    t.event(begin_ns + 4 * MS, Event::CheckpointAlloc { id, time_ns: 4 * MS, alloc: old });
+    t.event(
+        begin_ns + 3 * MS,
+        Event::StateEvent(Listed::new(id, begin_ns - 64, &Event::Alloc(late))),
+    );
+    t.event(begin_ns + 4 * MS, Event::StateEvent(Listed::new(id, 4 * MS, &Event::Alloc(old))));
     let pool = PoolId(1);
     t.event(begin_ns + 4 * MS, Event::PoolState { pool, reserved: 64 * MIB, used: 0 });
     // Counted among the refusals that the checkpoint tells below.
     t.refused(begin_ns + 4 * MS, Kind::Device, 1, RefusedBy::Cap, 1);
     // Older than the state above.
-    t.event(begin_ns + 4 * MS, Event::CheckpointPool { id, pool, reserved: 32 * MIB, used: 0 });
+    t.event(
+        begin_ns + 4 * MS,
+        Event::StateEvent(Listed::new(
+            id,
+            0,
+            &Event::PoolState { pool, reserved: 32 * MIB, used: 0 },
+        )),
+    );
     let (context, device) = (ContextId(1), DeviceId(0));
     let stack = StackId(0);
     let time_ns = MS;
-    t.event(begin_ns, Event::CheckpointContext { id, context, device, time_ns, stack });
+    t.event(
+        begin_ns,
+        Event::StateEvent(Listed::new(
+            id,
+            time_ns,
+            &Event::ContextCreated { context, device, stack },
+        )),
+    );
     let Counters { allocations, frees, .. } = totals;
-    let (time_ns, site, bytes) = (begin_ns + 5 * MS, old.site, 0);
-    t.event(time_ns, Event::CheckpointTotals { id, site, stack, allocations, frees, bytes });
-    t.event(begin_ns + 5 * MS, Event::CheckpointCounters { id, counters: totals });
-    t.event(begin_ns + 6 * MS, Event::CheckpointEnd { id });
+    let (time_ns, site) = (begin_ns + 5 * MS, old.site);
+    t.event(time_ns, Event::StateTotals { id, site, stack, allocations, frees });
+    t.event(begin_ns + 5 * MS, Event::StateEvent(Listed::new(id, 0, &Event::Counters(totals))));
+    t.event(begin_ns + 6 * MS, Event::StateEnd { id, cut: false });
 }
 
 fn totals() -> Counters {
@@ -412,10 +428,10 @@ fn a_recorder_that_cannot_punch_goes_on_with_checkpoints() {
     t.event(5 * MS, Event::Stopped { reason: StopReason::CannotPunch, errno: 95 });
     checkpoint(&mut t, 10 * SECOND, Counters { allocations: 7, ..totals() });
     let last = t.allocation(Kind::Device, 0, 700 * PAGE, 32 * MIB);
-    t.event(20 * SECOND, Event::CheckpointBegin { id: 4 });
-    t.event(20 * SECOND, Event::CheckpointAlloc { id: 4, time_ns: 15 * SECOND, alloc: last });
-    t.event(20 * SECOND, Event::CheckpointCounters { id: 4, counters: totals() });
-    t.event(20 * SECOND, Event::CheckpointEnd { id: 4 });
+    t.event(20 * SECOND, Event::StateBegin { id: 4, what: Purpose::Checkpoint, cache_ooms: 0 });
+    t.event(20 * SECOND, Event::StateEvent(Listed::new(4, 15 * SECOND, &Event::Alloc(last))));
+    t.event(20 * SECOND, Event::StateEvent(Listed::new(4, 0, &Event::Counters(totals()))));
+    t.event(20 * SECOND, Event::StateEnd { id: 4, cut: false });
     let reading = read(&t);
     let d = device(&reading);
     assert_eq!((d.live_bytes, d.allocations), (32 * MIB, 1000));

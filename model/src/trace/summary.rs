@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use vramtrace_format::reader::Run;
-use vramtrace_format::{Counters, DeviceId, Event, HeldBytes, SummaryDriver, SummaryHolder};
+use vramtrace_format::{Counters, DeviceId, Event, HeldBytes, Purpose, StateHolder};
 
 use super::Trace;
 
@@ -17,8 +17,6 @@ pub struct EndSummary {
     pub ended_ns: u64,
     /// Requests that a framework's cache could not serve.
     pub cache_ooms: u32,
-    /// It has what the driver took for itself; those of older recorders lack it.
-    pub has_driver_memory: bool,
     pub devices: BTreeMap<DeviceId, DeviceSummary>,
 }
 
@@ -29,10 +27,8 @@ pub struct DeviceSummary {
     pub held: Option<HeldBytes>,
     /// `Kind as u8`, bytes at the peak, bytes at the end.
     pub kinds: Vec<(u8, u64, u64)>,
-    /// Largest first, by moment and level.
-    pub holders: Vec<SummaryHolder>,
-    /// What the driver took for itself, largest first, by moment.
-    pub driver: Vec<SummaryDriver>,
+    /// Also what the driver took for itself. Largest first, by moment and level.
+    pub holders: Vec<StateHolder>,
 }
 
 /// The last totals that the recorder wrote.
@@ -48,7 +44,6 @@ pub struct LastTotals {
 #[derive(Default)]
 struct PartialSummary {
     begun: bool,
-    records: u32,
     whole: bool,
     ended: bool,
     summary: EndSummary,
@@ -56,10 +51,9 @@ struct PartialSummary {
 
 impl PartialSummary {
     fn take(&mut self, time_ns: u64, event: &Event) {
-        if let Event::SummaryBegin { cache_ooms, has_driver_memory } = *event {
+        if let Event::StateBegin { what: Purpose::Summary, cache_ooms, .. } = *event {
             *self = PartialSummary { begun: true, ..PartialSummary::default() };
             self.summary.cache_ooms = cache_ooms;
-            self.summary.has_driver_memory = has_driver_memory;
             return;
         }
         if !self.begun {
@@ -67,37 +61,28 @@ impl PartialSummary {
         }
         let devices = &mut self.summary.devices;
         match *event {
-            Event::SummaryDevice { counters, held } => {
-                let of = devices.entry(DeviceId(counters.device)).or_default();
-                (of.counters, of.held) = (counters, held);
+            Event::StateEvent(listed) => {
+                if let Event::Counters(counters) = listed.event() {
+                    devices.entry(DeviceId(counters.device)).or_default().counters = counters;
+                }
             }
-            Event::SummaryKind { device, kind, at_peak, live } => {
+            Event::StateHeld(held) => devices.entry(held.device).or_default().held = Some(held),
+            Event::StateKind { device, kind, at_peak, live } => {
                 devices.entry(device).or_default().kinds.push((kind, at_peak, live));
             }
-            Event::SummaryHolder(holder) => {
+            Event::StateHolder(holder) => {
                 devices.entry(holder.device).or_default().holders.push(holder);
             }
-            Event::SummaryDriver(driver) => {
-                devices.entry(driver.device).or_default().driver.push(driver);
-            }
-            Event::SummaryEnd { records } => {
-                self.whole = records == self.records;
-                return;
-            }
+            Event::StateEnd { .. } => self.whole = true,
             Event::Ended => {
                 self.summary.ended_ns = time_ns;
                 self.ended = true;
-                return;
             }
             // They change nothing that the summary says.
-            Event::Anchor | Event::Mark { .. } => return,
+            Event::Anchor | Event::Mark { .. } => {}
             // A thread went on, or an exit handler behind ours.
-            _ => {
-                *self = PartialSummary::default();
-                return;
-            }
+            _ => *self = PartialSummary::default(),
         }
-        self.records += 1;
     }
 }
 
@@ -113,7 +98,7 @@ impl Trace {
             for at in reader.events_of(&last) {
                 totals.last_ns = totals.last_ns.max(at.time_ns);
                 match at.event {
-                    Event::Counters(counters) | Event::SummaryDevice { counters, .. } => {
+                    Event::Counters(counters) => {
                         devices.insert(DeviceId(counters.device), counters);
                     }
                     Event::Ended => totals.ended = true,

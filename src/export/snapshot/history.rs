@@ -234,7 +234,7 @@ impl Observer for SnapshotHistory {
             return self.unplaced.push((mapping.object, range));
         };
         let of = self.memory(object, true);
-        self.add(at, range, of, !matches!(at.event, Event::CheckpointMap { .. }));
+        self.add(at, range, of, !matches!(at.event, Event::StateEvent(_)));
     }
 
     fn on_unmap(&mut self, at: &Stamped, address: u64, mapping: &Mapping) {

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use testkit::InteractiveProgram;
-use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached};
+use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, cap_event};
 use testkit::{Program, Run, Scratch, Setup, has};
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{Definition, Event, Kind, RefusedBy};
+use vramtrace_format::{Definition, Kind, RefusedBy};
 
 use crate::oom_message::says;
 
@@ -112,7 +112,7 @@ fn each_of_several_ooms_can_be_chosen() {
 #[test]
 fn a_run_without_any_says_so_in_one_line_and_an_unreadable_cap_is_the_cause_of_all() {
     let mut absorbed = TraceBuilder::new();
-    let cap = Event::Cap { device: vramtrace_format::DeviceId(0), bytes: Some(1 << 30) };
+    let cap = cap_event(0, 1 << 30);
     absorbed.event(0, cap);
     absorbed.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
     absorbed.refused(2 * SECOND, Kind::Device, 2 << 30, RefusedBy::Cap, 1 << 30);

@@ -1,14 +1,14 @@
 //! How a run ended, and what helps, at whatever moment it is looked at.
 
 use testkit::Scratch;
-use testkit::trace_builder::{SECOND, TraceBuilder};
+use testkit::trace_builder::{SECOND, TraceBuilder, cap_event};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Event, Kind, RefusedBy, Space, StackId};
 
 /// PyTorch takes a segment, and gives up on a request of `size` under a cap of 64 MiB.
 fn out_of_memory(size: u64) -> TraceBuilder {
     let mut t = TraceBuilder::new();
-    t.event(0, Event::Cap { device: DeviceId(0), bytes: Some(64 * MIB) });
+    t.event(0, cap_event(0, 64 * MIB));
     t.alloc(SECOND, Kind::Device, 1 << 40, 20 * MIB);
     t.alloc(SECOND, Kind::Block, 1 << 40, 16 * MIB);
     t.refused(5 * SECOND, Kind::Device, size, RefusedBy::Cap, 64 * MIB);

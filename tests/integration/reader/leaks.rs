@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder};
 use testkit::{InteractiveProgram, Scratch, Setup, has};
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{DeviceId, Event, Kind, Space};
+use vramtrace_format::{DeviceId, Event, Kind, Listed, Purpose, Space};
 
 /// A training loop of 300 steps of 10 ms: stack 1 keeps 1 MiB of each, stack 2 is the step's own.
 fn leaking() -> TraceBuilder {
@@ -147,13 +147,16 @@ fn blocks_are_judged_and_the_segments_below_them_are_not() {
 fn a_lost_beginning_counts_as_there_from_the_first() {
     let mut t = TraceBuilder::new();
     t.lose();
-    t.event(5 * SECOND, Event::CheckpointBegin { id: 1 });
+    t.event(5 * SECOND, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
     for number in 0..200u64 {
         let alloc = t.allocation(Kind::Device, 0, (number + 1) << 30, 2 * MIB);
         let time_ns = number * MS;
-        t.event(5 * SECOND + number, Event::CheckpointAlloc { id: 1, time_ns, alloc });
+        t.event(
+            5 * SECOND + number,
+            Event::StateEvent(Listed::new(1, time_ns, &Event::Alloc(alloc))),
+        );
     }
-    t.event(5 * SECOND + 300, Event::CheckpointEnd { id: 1 });
+    t.event(5 * SECOND + 300, Event::StateEnd { id: 1, cut: false });
     for step in 0..300 {
         t.alloc(5 * SECOND + step * 10 * MS, Kind::Device, 500 << 30, 4 * MIB);
         t.free(5 * SECOND + step * 10 * MS + MS, Space::Device, 500 << 30);
@@ -222,16 +225,16 @@ fn a_process_that_runs_is_reported_too() {
 #[test]
 fn until_when_it_fits_is_arithmetic() {
     let device = DeviceId(0);
-    let cap = |bytes: u64| Event::Cap { device, bytes: Some(bytes) };
-    let warn = Event::CapPolicy { device, only_warns: true, soft: None };
-    let group = Event::GroupCap { device, bytes: Some(900 * MIB) };
+    let limits = |bytes: u64, group, only_warns| {
+        vec![Event::Cap { device, bytes: Some(bytes), group, soft: None, only_warns }]
+    };
     // Of 24 GiB, 664 MiB are used at the end: 600 by the leak, at 200 MiB a second.
     for (events, limit) in [
         (vec![], 24 << 10),
-        (vec![cap(2 << 30)], 2 << 10),
-        (vec![cap(2 << 30), warn], 24 << 10),
-        (vec![cap(2 << 30), group], 900),
-        (vec![cap(100 * MIB)], 0),
+        (limits(2 << 30, None, false), 2 << 10),
+        (limits(2 << 30, None, true), 24 << 10),
+        (limits(2 << 30, Some(900 * MIB), false), 900),
+        (limits(100 * MIB, None, false), 0),
     ] {
         let mut t = leaking();
         events.iter().for_each(|event| t.event(SECOND, *event));

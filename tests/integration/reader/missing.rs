@@ -3,7 +3,9 @@
 use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder, cached};
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{Alloc, Counters, Event, Kind, SiteId, Space, StackId, TraceReader};
+use vramtrace_format::{
+    Alloc, Counters, Event, Kind, Listed, Purpose, SiteId, Space, StackId, TraceReader,
+};
 
 use super::READING;
 
@@ -42,14 +44,14 @@ fn bounded() -> TraceBuilder {
     t.lose();
     t.stack(1, &[], &[], &[]);
     let site = t.site(Kind::Device, 0);
-    t.event(18 * SECOND, Event::CheckpointBegin { id: 3 });
+    t.event(18 * SECOND, Event::StateBegin { id: 3, what: Purpose::Checkpoint, cache_ooms: 0 });
     for n in 0..5u64 {
         let alloc = Alloc { key: (n + 1) << 40, size: 32 * MIB, stack: StackId(1), ..of(site) };
         let time_ns = (n + 1) * SECOND;
-        t.event(18 * SECOND, Event::CheckpointAlloc { id: 3, time_ns, alloc });
+        t.event(18 * SECOND, Event::StateEvent(Listed::new(3, time_ns, &Event::Alloc(alloc))));
     }
-    t.event(18 * SECOND, Event::CheckpointCounters { id: 3, counters: peak(200, 12) });
-    t.event(18 * SECOND, Event::CheckpointEnd { id: 3 });
+    t.event(18 * SECOND, Event::StateEvent(Listed::new(3, 0, &Event::Counters(peak(200, 12)))));
+    t.event(18 * SECOND, Event::StateEnd { id: 3, cut: false });
     t.free(20 * SECOND, Space::Device, 1 << 40);
     t.event(25 * SECOND, Event::Ended);
     t
@@ -95,10 +97,10 @@ fn between_two_kept_parts_both_ends_are_named() {
     t.alloc(SECOND, Kind::Device, 9 << 40, 8 * MIB);
     t.lose();
     let site = t.site(Kind::Device, 0);
-    t.event(7 * SECOND, Event::CheckpointBegin { id: 1 });
+    t.event(7 * SECOND, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
     let alloc = Alloc { key: 9 << 40, size: 8 * MIB, ..of(site) };
-    t.event(7 * SECOND, Event::CheckpointAlloc { id: 1, time_ns: SECOND, alloc });
-    t.event(7 * SECOND, Event::CheckpointEnd { id: 1 });
+    t.event(7 * SECOND, Event::StateEvent(Listed::new(1, SECOND, &Event::Alloc(alloc))));
+    t.event(7 * SECOND, Event::StateEnd { id: 1, cut: false });
     t.event(9 * SECOND, Event::Ended);
     let live = "processes.0.devices.0.live_bytes";
     let at = |moment| format!("report t.vtrace --json --at {moment} | {live}");

@@ -28,7 +28,6 @@ fn both_ways(traces: &[std::path::PathBuf]) -> usize {
             };
             assert_eq!(counts(device), counts(other), "{}", summed.trace.display());
             assert_eq!(device.holders, other.holders, "{}", summed.trace.display());
-            assert_eq!(device.driver, other.driver, "{}", summed.trace.display());
         }
     }
     let shown = |ranks: &[ProcessFigures]| plain(&text::overview(ranks, None, "", 50));

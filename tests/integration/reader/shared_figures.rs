@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use testkit::trace_builder::{SECOND, TraceBuilder, training_stacks};
+use testkit::trace_builder::{SECOND, TraceBuilder, cap_event, training_stacks};
 use testkit::{Scratch, vramtrace};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{
@@ -27,7 +27,7 @@ fn process(scale: u64) -> TraceBuilder {
     t.stack(7, &[], &[6, 3, 4], &[]);
     t.define(Definition::Text { id: 1, text: "epoch".into() });
     let (cap, context) = (kib(307_200), kib(50_021));
-    t.event(SECOND / 2, Event::Cap { device: CARD, bytes: Some(cap) });
+    t.event(SECOND / 2, cap_event(CARD.0, cap));
     t.context(SECOND / 2, 0);
     t.context(SECOND / 2, 1);
     t.alloc_on(SECOND / 2, Kind::Device, 1, 9 << 40, kib(31_013));

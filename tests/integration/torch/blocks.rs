@@ -179,14 +179,15 @@ fn checkpoints_carry_blocks() {
     let trace = run.only_trace();
     assert!(trace.metadata().unwrap().blocks() * 512 <= 4 * MIB * 11 / 10);
     let events = Recorded::of(&trace).events;
-    let starts = |event: &Event| matches!(event, Event::CheckpointAlloc { alloc, .. } if alloc.space == Space::Block);
-    let first = events.iter().position(starts).unwrap();
-    let kept = events[first..].iter().filter_map(|event| match event {
-        Event::CheckpointAlloc { alloc, .. } if starts(event) && alloc.size == 512 => {
-            Some(alloc.key)
+    let listed = |event: &Event| match (event, event.itself()) {
+        (Event::StateEvent(_), Event::Alloc(alloc)) => {
+            Some(alloc).filter(|alloc| alloc.space == Space::Block)
         }
         _ => None,
-    });
+    };
+    let first = events.iter().position(|event| listed(event).is_some()).unwrap();
+    let blocks = events[first..].iter().filter_map(listed);
+    let kept = blocks.filter(|alloc| alloc.size == 512).map(|alloc| alloc.key);
     assert_eq!(kept.collect::<HashSet<u64>>().len(), 50, "the blocks that stay");
     // The cache's own figures come again and again.
     let allocated = events.iter().filter_map(|event| match event {

@@ -7,7 +7,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 use testkit::trace_builder::{SECOND, TraceBuilder};
 use testkit::{Program, Said, Scratch, Setup, has, repository};
-use vramtrace_format::{Alloc, BlockChange, Definition, DeviceId, Event, Kind, Space, StackId};
+use vramtrace_format::{
+    Alloc, BlockChange, Definition, DeviceId, Event, Kind, Listed, Purpose, Space, StackId,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -100,7 +102,17 @@ fn block(t: &mut TraceBuilder, at: u64, key: u64, size: u64, stack: u32) {
 
 fn vmm(t: &mut TraceBuilder, at: u64, object: u64, address: u64, size: u64) {
     t.alloc_by(at, Kind::Vmm, object, size, 1);
-    t.event(at, Event::Map { address, size, offset: 0, object, stack: Default::default() });
+    t.event(
+        at,
+        Event::Map {
+            address,
+            size,
+            offset: 0,
+            object,
+            owner: StackId(0),
+            stack: Default::default(),
+        },
+    );
 }
 
 /// PyTorch with a segment, with pages, and waiting; NCCL beside it.
@@ -176,19 +188,19 @@ fn a_trace_that_lost_its_beginning_starts_from_its_checkpoint() {
     t.lose();
     let at = 100 * SECOND;
     // Goes on before the checkpoint is complete: a free of what is not known yet.
-    t.event(at, Event::CheckpointBegin { id: 1 });
-    let listed = |alloc| Event::CheckpointAlloc { id: 1, time_ns: SECOND, alloc };
+    t.event(at, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
+    let listed = |alloc| Event::StateEvent(Listed::new(1, SECOND, &Event::Alloc(alloc)));
     // Blocks before the memory that they lie in.
     t.event(at, listed(alloc(segment, Space::Block, MIB, of_block)));
     t.event(at, listed(alloc(page + MIB, Space::Block, MIB, of_block)));
     t.event(at, Event::Alloc(alloc(segment + 3 * MIB, Space::Block, MIB, of_block)));
     let (owner, stack) = Default::default();
     let (size, offset, object) = (20 * MIB, 0, 9);
-    let map = Event::CheckpointMap { id: 1, address: page, size, offset, object, owner, stack };
-    t.event(at, map);
+    let map = Event::Map { address: page, size, offset, object, owner, stack };
+    t.event(at, Event::StateEvent(Listed::new(1, 0, &map)));
     t.event(at, listed(alloc(segment, Space::Device, 20 * MIB, device)));
     t.event(at, listed(alloc(9, Space::Vmm, 20 * MIB, vmm_site)));
-    t.event(at, Event::CheckpointEnd { id: 1 });
+    t.event(at, Event::StateEnd { id: 1, cut: false });
     block(&mut t, at + SECOND, segment + 8 * MIB, MIB, 0);
     t.free(at + 2 * SECOND, Space::Block, segment);
     t.event(at + 3 * SECOND, Event::Ended);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder, cached, training};
+use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder, cached, cap_event, training};
 use vramtrace_format::header::seal;
 use vramtrace_format::word::{Check, check};
 use vramtrace_format::{
@@ -63,7 +63,7 @@ fn main() {
 fn refused() -> TraceBuilder {
     let mut builder = TraceBuilder::new();
     stacks(&mut builder);
-    builder.event(MS, Event::Cap { device: DeviceId(0), bytes: Some(1000 * MIB) });
+    builder.event(MS, cap_event(0, 1000 * MIB));
     builder.context(MS, 0);
     builder.sample(MS, Some(500 * MIB), 500 * MIB);
     for n in 0..8 {
@@ -317,11 +317,19 @@ fn sleeping() -> TraceBuilder {
         let (address, size, _) = regions[region];
         builder.alloc_by(now, Kind::Vmm, object, size, stack);
         let stack = StackId(stack);
-        builder.event(now, Event::Map { address, size, offset: 0, object, stack });
+        builder
+            .event(now, Event::Map { address, size, offset: 0, object, owner: StackId(0), stack });
     };
     for (n, (address, size, stack)) in regions.into_iter().enumerate() {
-        let (site, by, restored) = (SiteId(0), StackId(stack), false);
-        let reserve = Event::AddressReserve { address, size, site, stack: by, restored };
+        let (site, by) = (SiteId(0), StackId(stack));
+        let reserve = Event::AddressReserve {
+            asleep: false,
+            device: DeviceId::UNKNOWN,
+            address,
+            size,
+            site,
+            stack: by,
+        };
         builder.event(2 * MS, reserve);
         map(&mut builder, 2 * MS, n, n as u64 + 1, stack);
     }

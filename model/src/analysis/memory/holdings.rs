@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use vramtrace_format::{DeviceId, DriverCause, Space, StackId, SummaryHolder};
+use vramtrace_format::{DeviceId, DriverCause, Space, StackId, StateHolder};
 
 use crate::analysis::{Level, Moment};
 use crate::replay::{DeviceState, History, Key, Live, Peak, SegmentAt, State, Until, Visitor};
@@ -153,14 +153,14 @@ impl Holdings {
     pub fn add_recorded<'h>(
         &mut self,
         device: DeviceId,
-        holders: impl Iterator<Item = &'h SummaryHolder> + Clone,
+        holders: impl Iterator<Item = &'h StateHolder> + Clone,
         is_segment: impl Fn(StackId) -> bool,
     ) {
         let with_blocks =
             self.level == Level::Tensor && holders.clone().any(|holder| holder.of_framework);
         let (mut segments, mut blocks) = (0u64, 0u64);
         for holder in holders.filter(|holder| with_blocks || !holder.of_framework) {
-            let &SummaryHolder { stack, bytes, count, of_framework: of_cache, .. } = holder;
+            let &StateHolder { stack, bytes, count, of_framework: of_cache, .. } = holder;
             if of_cache {
                 blocks = blocks.saturating_add(bytes);
             } else if with_blocks && is_segment(stack) {
@@ -215,7 +215,7 @@ impl HoldingsAtPeaks {
     }
 
     /// The recorded holders at a device's peak. A peak that is later than they are is another one.
-    fn recorded(&self, device: DeviceId, peak: Peak) -> Vec<SummaryHolder> {
+    fn recorded(&self, device: DeviceId, peak: Peak) -> Vec<StateHolder> {
         let until_ns = |of: &History| of.span().map_or(0, |(_, until_ns)| until_ns);
         let of_peak = self.history.iter().filter(|of| peak.time_ns <= until_ns(of));
         let holders = of_peak.flat_map(|of| &of.peak_holders);

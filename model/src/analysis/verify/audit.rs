@@ -138,8 +138,7 @@ impl<'d> Audit<'d> {
             return;
         }
         let free_needs = Rule::FreeWithoutAllocation;
-        let has_site = !matches!(at.event, Event::Alloc(alloc) | Event::CheckpointAlloc { alloc, .. }
-            if alloc.site == SiteId(0));
+        let has_site = !matches!(at.event.itself(), Event::Alloc(alloc) if alloc.site == SiteId(0));
         let blocks = now.blocks_without_memory - before.blocks_without_memory;
         let (before_it, gone) =
             ("memory that was freed just before", "live blocks in memory that was given back");
@@ -181,16 +180,16 @@ impl<'d> Audit<'d> {
 
     /// Ids that the event names.
     fn check_ids(&mut self, at: &Stamped) {
-        let (site, stack) = match at.event {
-            Event::Alloc(alloc) | Event::CheckpointAlloc { alloc, .. } => {
+        let (site, stack) = match at.event.itself() {
+            Event::Alloc(alloc) => {
                 // Where the recorder has no memory for a site it says 0.
                 self.without_site += u64::from(alloc.site == SiteId(0));
                 (alloc.site, alloc.stack)
             }
-            Event::Free { site, .. } | Event::FreeFailed { site, .. } => (site, StackId(0)),
+            Event::Free { site, .. } => (site, StackId(0)),
             Event::Refused(refused) => (refused.site, refused.stack),
-            Event::CheckpointTotals { site, stack, .. } => (site, stack),
-            Event::Took(took) | Event::CheckpointTook { took, .. } => (took.site, took.stack),
+            Event::StateTotals { site, stack, .. } => (site, stack),
+            Event::Took(took) => (took.site, took.stack),
             Event::ContextCreated { stack, .. } => (SiteId(0), stack),
             Event::PostMortem(found) => (SiteId(0), found.stack),
             Event::CacheOom { stack, .. } => (SiteId(0), stack),
@@ -312,7 +311,7 @@ impl Observer for Audit<'_> {
         if self.without_site == 0 && !self.several_threads {
             self.check_totals(at, state);
         }
-        if state.events >= self.next_audit || matches!(at.event, Event::CheckpointEnd { .. }) {
+        if state.events >= self.next_audit || matches!(at.event, Event::StateEnd { .. }) {
             self.audit(state);
             let live = state.live.len() + state.live.blocks().count();
             self.next_audit = state.events + BETWEEN_AUDITS.max(live as u64);

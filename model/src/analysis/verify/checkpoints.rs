@@ -7,7 +7,7 @@
 //! difference counts when no event of that address follows that was stamped before the end.
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Event, Space, Stamped};
+use vramtrace_format::{DeviceId, Event, Purpose, Space, Stamped};
 
 use super::audit::{figures, key_of};
 use super::findings::{Rule, Verification, Violation};
@@ -17,8 +17,8 @@ use crate::trace::Definitions;
 
 #[derive(Default)]
 pub(super) struct Checkpoints {
-    /// The replay that began at the running checkpoint.
-    second: Option<Replay>,
+    /// The replay that began at the running checkpoint, with the id of that.
+    second: Option<(u8, Replay)>,
     /// Differences that a late event may explain.
     late: FxHashMap<Key, Violation>,
 }
@@ -38,19 +38,19 @@ impl Checkpoints {
             self.late.clear();
         }
         self.explain(at, found);
-        if matches!(at.event, Event::CheckpointBegin { .. }) {
+        if let Event::StateBegin { id, what: Purpose::Checkpoint, .. } = at.event {
             let known = state.live_is_known() && !only_checkpoints_follow(state);
-            self.second = known.then(Replay::new);
-            self.second.iter_mut().for_each(Replay::gap);
+            self.second = known.then(|| (id, Replay::new()));
+            self.second.iter_mut().for_each(|(_, second)| second.gap());
         }
         // Missing events end both.
         if !state.live_is_known() {
             self.second = None;
         }
-        let Some(second) = &mut self.second else { return };
+        let Some((checkpoint, second)) = &mut self.second else { return };
         second.apply(definitions, at, &mut ());
-        if matches!(at.event, Event::CheckpointEnd { .. })
-            && let Some(second) = self.second.take()
+        if matches!(at.event, Event::StateEnd { id, .. } if id == *checkpoint)
+            && let Some((_, second)) = self.second.take()
         {
             found.checkpoints += 1;
             self.compare(at, state, second.state(), several_threads, found);

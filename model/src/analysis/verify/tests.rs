@@ -2,8 +2,8 @@
 
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Drift, Event, Kind, SiteId, Space, StackId, Stamped,
-    ThreadId,
+    Alloc, ContextId, Counters, DeviceId, Drift, Event, Kind, Listed, Purpose, SiteId, Space,
+    StackId, Stamped, ThreadId,
 };
 
 use super::*;
@@ -50,8 +50,7 @@ fn a_free_needs_its_allocation() {
         "0.002000000 s, device 0x2200000: a free: expected live memory, found none"
     );
     let mut t = TraceBuilder::new();
-    let site = SiteId(0);
-    t.event(MS, Event::FreeFailed { key: 5, space: Space::Vmm, site, result: 1 });
+    t.event(MS, Event::FreeFailed { key: 5, space: Space::Vmm });
     assert_eq!(rules(&t), [Rule::FreeWithoutAllocation]);
 }
 
@@ -91,7 +90,7 @@ fn mappings_have_their_object() {
     t.mapped(MS, 16 * PAGE, 4 * MIB, 7);
     assert_eq!(rules(&t), []);
     let (address, size, offset, object, stack) = (32 * PAGE, 4 * MIB, 2 * MIB, 7, StackId(0));
-    t.event(2 * MS, Event::Map { address, size, offset, object, stack });
+    t.event(2 * MS, Event::Map { address, size, offset, object, owner: StackId(0), stack });
     assert_eq!(only(&t).rule, Rule::Outside);
     let mut t = TraceBuilder::new();
     t.map(2 * MS, 16 * PAGE, 4 * MIB, 7);
@@ -158,20 +157,22 @@ fn checkpointed(entries: &[(u64, u64)]) -> TraceBuilder {
     let mut t = TraceBuilder::new();
     t.context(MS, 0);
     t.alloc(2 * MS, Kind::Device, 16 * PAGE, 4 * MIB);
-    t.event(3 * MS, Event::CheckpointBegin { id: 1 });
+    t.event(3 * MS, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
     let (context, device, stack) = (ContextId(1), DeviceId(0), StackId(0));
-    t.event(3 * MS, Event::CheckpointContext { id: 1, context, device, time_ns: MS, stack });
+    t.event(
+        3 * MS,
+        Event::StateEvent(Listed::new(1, MS, &Event::ContextCreated { context, device, stack })),
+    );
     for (key, size) in entries {
         let alloc = t.allocation(Kind::Device, 0, *key, *size);
-        t.event(3 * MS, Event::CheckpointAlloc { id: 1, time_ns: 2 * MS, alloc });
+        t.event(3 * MS, Event::StateEvent(Listed::new(1, 2 * MS, &Event::Alloc(alloc))));
     }
     let site = t.site(Kind::Device, 0);
-    let bytes = 4 * MIB;
-    let of_site = Event::CheckpointTotals { id: 1, site, stack, allocations: 1, frees: 0, bytes };
+    let of_site = Event::StateTotals { id: 1, site, stack, allocations: 1, frees: 0 };
     t.event(3 * MS, of_site);
     let counters = totals(4 * MIB, 1);
-    t.event(3 * MS, Event::CheckpointCounters { id: 1, counters });
-    t.event(3 * MS, Event::CheckpointEnd { id: 1 });
+    t.event(3 * MS, Event::StateEvent(Listed::new(1, 0, &Event::Counters(counters))));
+    t.event(3 * MS, Event::StateEnd { id: 1, cut: false });
     t
 }
 

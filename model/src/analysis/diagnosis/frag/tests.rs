@@ -1,6 +1,6 @@
 //! Figures of small traces that can be counted by hand.
 
-use vramtrace_format::{Event, Kind, Space, StackId};
+use vramtrace_format::{Event, Kind, Listed, Purpose, Space, StackId};
 
 use super::*;
 use crate::analysis::Moment;
@@ -98,10 +98,10 @@ fn a_punched_beginning_is_reported() {
     t.lose();
     let segment = t.allocation(Kind::Device, 0, A, 20 * MIB);
     let block = t.allocation(Kind::Block, 0, A + 2 * MIB, 2 * MIB);
-    t.event(SECOND, Event::CheckpointBegin { id: 1 });
-    t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 5, alloc: block });
-    t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 6, alloc: segment });
-    t.event(SECOND, Event::CheckpointEnd { id: 1 });
+    t.event(SECOND, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
+    t.event(SECOND, Event::StateEvent(Listed::new(1, 5, &Event::Alloc(block))));
+    t.event(SECOND, Event::StateEvent(Listed::new(1, 6, &Event::Alloc(segment))));
+    t.event(SECOND, Event::StateEnd { id: 1, cut: false });
     t.free(2 * SECOND, Space::Block, A + 2 * MIB);
     for at in [Moment::Peak, Moment::At(SECOND)] {
         let frag = found(&t, at).unwrap();

@@ -1,8 +1,8 @@
 //! What is taken out of traces, and what comes of it.
 
 use vramtrace_format::{
-    Alloc, BLOCK_REQUESTS, BlockChange, DeviceId, Event, Kind, RefusedBy, Sample, SiteId, Space,
-    StackId,
+    Alloc, BLOCK_REQUESTS, BlockChange, DeviceId, Event, Kind, Listed, Purpose, RefusedBy, Sample,
+    SiteId, Space, StackId,
 };
 
 use super::*;
@@ -193,12 +193,12 @@ fn a_punched_beginning_starts_from_the_checkpoint() {
     let segment = t.allocation(Kind::Device, 0, SEGMENT, 20 * MIB);
     let block = t.allocation(Kind::Block, 0, SEGMENT + 2 * MIB, 2 * MIB);
     let gone = t.allocation(Kind::Block, 0, SEGMENT + 8 * MIB, 2 * MIB);
-    t.event(SECOND, Event::CheckpointBegin { id: 1 });
-    t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 5, alloc: segment });
-    t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 6, alloc: gone });
+    t.event(SECOND, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
+    t.event(SECOND, Event::StateEvent(Listed::new(1, 5, &Event::Alloc(segment))));
+    t.event(SECOND, Event::StateEvent(Listed::new(1, 6, &Event::Alloc(gone))));
     t.free(SECOND + 1, Space::Block, SEGMENT + 8 * MIB);
-    t.event(SECOND + 2, Event::CheckpointAlloc { id: 1, time_ns: 6, alloc: block });
-    t.event(SECOND + 3, Event::CheckpointEnd { id: 1 });
+    t.event(SECOND + 2, Event::StateEvent(Listed::new(1, 6, &Event::Alloc(block))));
+    t.event(SECOND + 3, Event::StateEnd { id: 1, cut: false });
     t.alloc(2 * SECOND, Kind::Block, SEGMENT + 4 * MIB, 4 * MIB);
     t.free(3 * SECOND, Space::Block, SEGMENT + 2 * MIB);
     let recorded = recorded(&t);

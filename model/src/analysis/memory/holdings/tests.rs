@@ -157,9 +157,10 @@ fn blocks_stand_in_place_of_their_segment_and_the_rest_is_free() {
 }
 
 fn end(until_ns: u64) -> State {
-    let holder = |device, stack, bytes| SummaryHolder {
+    let holder = |device, stack, bytes| StateHolder {
         device: DeviceId(device),
         moment: SummaryMoment::Peak,
+        cause: None,
         of_framework: false,
         stack: StackId(stack),
         bytes,

@@ -1,7 +1,7 @@
 //! The holders of a process as [`Holdings`]: blocks in place of their segments.
 
-use vramtrace_format::summary::{largest_driver_first, largest_first};
-use vramtrace_format::{SummaryDriver, SummaryHolder, SummaryMoment};
+use vramtrace_format::summary::largest_first;
+use vramtrace_format::{StateHolder, SummaryMoment};
 
 use super::ProcessFigures;
 use crate::analysis::holdings::{Holding, Holdings, HoldingsAtPeaks, Owner};
@@ -22,14 +22,16 @@ pub fn holdings(
             SummaryMoment::End => figures.last_ns,
         };
         all.at_ns.insert(*id, at_ns);
-        let holders = device.holders.iter().filter(|holder| holder.moment == moment);
+        let here = device.holders.iter().filter(|holder| holder.moment == moment);
+        let holders = here.clone().filter(|holder| holder.cause.is_none());
         if holders.clone().any(|holder| holder.of_framework) {
             all.level = Level::Tensor;
         }
         all.add_recorded(*id, holders, |stack| classifier.is_torch_cache(stack));
-        for of in device.driver.iter().filter(|of| of.moment == moment) {
+        for of in here {
             let held = Holding { bytes: of.bytes, count: of.count, ..Holding::default() };
-            all.add(Owner::of_driver(*id, of.stack, of.cause), held);
+            let taken = of.cause.map(|cause| Owner::of_driver(*id, of.stack, cause));
+            taken.into_iter().for_each(|owner| all.add(owner, held));
         }
     }
     all
@@ -47,26 +49,26 @@ pub(super) fn add_holders(figures: &mut ProcessFigures, process: &Process, trace
         [(SummaryMoment::Peak, peaks.map(|peaks| peaks.found)), (SummaryMoment::End, ends)]
     {
         for (id, device) in &mut figures.devices {
-            for (of_framework, found) in [(false, &driver), (true, &tensor)] {
+            let lists = [(false, false, &driver), (true, false, &tensor), (false, true, &driver)];
+            for (of_framework, taken, found) in lists {
                 let here = found.held.iter().filter(|(of, _)| {
-                    of.device == *id && of.of_cache == of_framework && of.cause.is_none()
+                    let is_listed = of.cause.is_some() == taken && of.of_cache == of_framework;
+                    of.device == *id && is_listed && of.stack != FREE_CACHE
                 });
-                let holders = here.filter(|(of, _)| of.stack != FREE_CACHE).map(|(of, held)| {
-                    let (stack, bytes, count) = (of.stack, held.bytes, held.count);
-                    SummaryHolder { device: *id, moment, of_framework, stack, bytes, count }
-                });
-                let mut holders: Vec<SummaryHolder> = holders.collect();
+                let mut holders: Vec<StateHolder> = here
+                    .map(|(of, held)| StateHolder {
+                        device: *id,
+                        moment,
+                        of_framework,
+                        cause: of.cause,
+                        stack: of.stack,
+                        bytes: held.bytes,
+                        count: held.count,
+                    })
+                    .collect();
                 largest_first(&mut holders);
                 device.holders.append(&mut holders);
             }
-            let here = driver.held.iter().filter(|(of, _)| of.device == *id);
-            let taken = here.filter_map(|(of, held)| {
-                let (stack, cause, bytes, count) = (of.stack, of.cause?, held.bytes, held.count);
-                Some(SummaryDriver { device: *id, moment, cause, stack, bytes, count })
-            });
-            let mut taken: Vec<SummaryDriver> = taken.collect();
-            largest_driver_first(&mut taken);
-            device.driver.append(&mut taken);
         }
     }
 }

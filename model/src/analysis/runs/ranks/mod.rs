@@ -18,9 +18,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use vramtrace_format::summary::{HOLDERS, is_held};
-use vramtrace_format::{
-    Counters, DeviceId, Header, Kind, SummaryDriver, SummaryHolder, SummaryMoment,
-};
+use vramtrace_format::{Counters, DeviceId, Header, Kind, StateHolder, SummaryMoment};
 
 use crate::analysis::{Collect, Curve, Moment, Process};
 use crate::facts;
@@ -115,12 +113,10 @@ pub struct DeviceFigures {
     pub allocations: u64,
     #[serde(skip)]
     pub frees: u64,
-    /// The holders at the peak and at the end, at both levels, largest first; of a summary the largest.
+    /// The holders at the peak and at the end, at both levels and of what the driver took for itself, largest first; of a
+    /// summary the largest.
     #[serde(skip)]
-    pub holders: Vec<SummaryHolder>,
-    /// What the driver took for itself, at the peak and at the end, largest first; of a summary the largest.
-    #[serde(skip)]
-    pub driver: Vec<SummaryDriver>,
+    pub holders: Vec<StateHolder>,
     /// GiB-hours, and what they may differ by. `None`: not known.
     #[serde(skip)]
     pub held_gib_hours: Option<[f64; 2]>,
@@ -267,7 +263,6 @@ impl ProcessFigures {
         let device = |(id, of): (&DeviceId, &DeviceSummary)| {
             let mut device = DeviceFigures {
                 holders: of.holders.clone(),
-                driver: of.driver.clone(),
                 held_gib_hours: held_gib_hours(of, summary.ended_ns),
                 ..DeviceFigures::of_counters(*id, &of.counters, definitions)
             };
@@ -317,9 +312,7 @@ impl ProcessFigures {
     /// Adds the names of the holders' stacks.
     fn name_holders(mut self, definitions: &Definitions) -> ProcessFigures {
         let holders = self.devices.values().flat_map(|device| &device.holders);
-        let driver = self.devices.values().flat_map(|device| &device.driver);
-        let stacks = holders.map(|holder| holder.stack).chain(driver.map(|of| of.stack));
-        let stacks = stacks.chain([FREE_CACHE]);
+        let stacks = holders.map(|holder| holder.stack).chain([FREE_CACHE]);
         self.symbols = Symbols::of(definitions, &self.header, stacks);
         self
     }
@@ -341,31 +334,25 @@ fn refused(counters: &Counters) -> u64 {
 /// as if it had been there all along.
 fn held_gib_hours(of: &DeviceSummary, ended_ns: u64) -> Option<[f64; 2]> {
     let held = of.held?;
-    let at_end = of.driver.iter().filter(|of| of.moment == SummaryMoment::End);
+    let at_end = of.holders.iter().filter(|of| of.moment == SummaryMoment::End);
+    let at_end = at_end.filter(|of| of.cause.is_some());
     let beside = at_end.map(|of| of.bytes).fold(0, u64::saturating_add);
     let beside = beside as f64 * ended_ns as f64 / 1e9;
     let hours = |byte_s: f64| byte_s / 3600.0 / (1u64 << 30) as f64;
     Some([hours(held.byte_s as f64 + beside), hours(held.error_byte_s as f64)])
 }
 
-/// Whether a summary has all figures. Only the events tell whether refusals ended the program, and what the driver took
-/// for itself where the recorder is an older one.
+/// Whether a summary has all figures. Only the events tell whether refusals ended the program.
 fn is_enough(summary: &EndSummary) -> bool {
-    summary.has_driver_memory
-        && summary.cache_ooms == 0
-        && summary.devices.values().all(|device| refused(&device.counters) == 0)
+    summary.cache_ooms == 0 && summary.devices.values().all(|device| refused(&device.counters) == 0)
 }
 
 /// Whether a list of holders is full: smaller holders are not in it.
 fn may_lack_holders(summary: &EndSummary) -> bool {
-    let mut lists: BTreeMap<(DeviceId, bool, bool), usize> = BTreeMap::new();
-    let mut driver: BTreeMap<(DeviceId, bool), usize> = BTreeMap::new();
-    for holder in summary.devices.values().flat_map(|device| &device.holders) {
-        let at_peak = holder.moment == SummaryMoment::Peak;
-        *lists.entry((holder.device, at_peak, holder.of_framework)).or_default() += 1;
+    let mut lists: BTreeMap<_, usize> = BTreeMap::new();
+    for of in summary.devices.values().flat_map(|device| &device.holders) {
+        let list = (of.device, of.moment, of.of_framework, of.cause.is_some());
+        *lists.entry(list).or_default() += 1;
     }
-    for of in summary.devices.values().flat_map(|device| &device.driver) {
-        *driver.entry((of.device, of.moment == SummaryMoment::Peak)).or_default() += 1;
-    }
-    lists.values().chain(driver.values()).any(|holders| *holders >= HOLDERS)
+    lists.values().any(|holders| *holders >= HOLDERS)
 }

@@ -1,7 +1,9 @@
 //! Summaries and replays say the same; cards, imbalance and holders of several processes.
 
 use vramtrace_format::physical::{GIB, MIB};
-use vramtrace_format::{DriverCause, Event, SiteId, Space, StackId, SummaryMoment, Took};
+use vramtrace_format::{
+    DriverCause, Event, Listed, Purpose, SiteId, Space, StackId, StateHolder, SummaryMoment, Took,
+};
 
 use super::*;
 use crate::analysis::GroupBy;
@@ -14,12 +16,8 @@ fn alone(trace: &Trace) -> ProcessFigures {
 /// What the recorder would append: made from a replay of what is there.
 fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
     let replayed = ProcessFigures::replayed(&Trace::of(t));
-    t.event(end_ns, Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true });
-    let mut records = 0;
-    let mut put = |event| {
-        records += 1;
-        t.event(end_ns, event);
-    };
+    t.event(end_ns, Event::StateBegin { id: 0, what: Purpose::Summary, cache_ooms: 0 });
+    let mut put = |event| t.event(end_ns, event);
     for (id, device) in &replayed.devices {
         let counters = Counters {
             device: id.0,
@@ -33,18 +31,17 @@ fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
             refused_by_driver: device.refused_by_driver,
             ..Counters::default()
         };
-        put(Event::SummaryDevice { counters, held: None });
+        put(Event::StateEvent(Listed::new(0, 0, &Event::Counters(counters))));
         for kind in Kind::ALL {
             let of = |kinds: &BytesByKind| kinds[kind as usize];
             let (at_peak, live) = (of(&device.peak_by_kind), of(&device.live_by_kind));
             if at_peak > 0 || live > 0 {
-                put(Event::SummaryKind { device: *id, kind: kind as u8, at_peak, live });
+                put(Event::StateKind { device: *id, kind: kind as u8, at_peak, live });
             }
         }
-        device.holders.iter().for_each(|holder| put(Event::SummaryHolder(*holder)));
-        device.driver.iter().for_each(|of| put(Event::SummaryDriver(*of)));
+        device.holders.iter().for_each(|holder| put(Event::StateHolder(*holder)));
     }
-    t.event(end_ns, Event::SummaryEnd { records });
+    t.event(end_ns, Event::StateEnd { id: 0, cut: false });
 }
 
 fn took(t: &mut TraceBuilder, at_ns: u64, cause: DriverCause, mib: i64, stack: u32) {
@@ -83,7 +80,6 @@ fn same(one: &ProcessFigures, other: &ProcessFigures) {
         };
         assert_eq!(figures(device), figures(other));
         assert_eq!(device.holders, other.holders);
-        assert_eq!(device.driver, other.driver);
     }
 }
 
@@ -100,7 +96,9 @@ fn a_summary_says_what_a_replay_says() {
     same(&summed, &replayed);
     let device = &summed.devices[&DeviceId(0)];
     let held = |moment, of_framework| -> Vec<(u32, u64)> {
-        let of = |h: &&SummaryHolder| h.moment == moment && h.of_framework == of_framework;
+        let of = |h: &&StateHolder| {
+            h.moment == moment && h.of_framework == of_framework && h.cause.is_none()
+        };
         let here = device.holders.iter().filter(of);
         here.map(|h| (h.stack.0, h.bytes / MIB)).collect()
     };
@@ -109,8 +107,8 @@ fn a_summary_says_what_a_replay_says() {
     assert_eq!(held(SummaryMoment::End, false), [(2, 32), (1, 6)]);
     assert_eq!(held(SummaryMoment::End, true), [(1, 10)]);
     let driver = |moment| -> Vec<(DriverCause, u32, u64)> {
-        let here = device.driver.iter().filter(|of| of.moment == moment);
-        here.map(|of| (of.cause, of.stack.0, of.bytes / MIB)).collect()
+        let here = device.holders.iter().filter(|of| of.moment == moment);
+        here.filter_map(|of| Some((of.cause?, of.stack.0, of.bytes / MIB))).collect()
     };
     let at_peak = [(DriverCause::Graphs, 2, 6), (DriverCause::Modules, 1, 2)];
     assert_eq!(driver(SummaryMoment::Peak), at_peak);
@@ -144,10 +142,9 @@ fn only_a_whole_summary_at_the_end_counts() {
         ended(t);
         t.free(6 * SECOND, Space::Device, 2 << 40);
     }));
-    // One record of it is missing.
+    // Its end is missing.
     assert!(!from_summary(&|t| {
-        t.event(4 * SECOND, Event::SummaryBegin { cache_ooms: 0, has_driver_memory: true });
-        t.event(4 * SECOND, Event::SummaryEnd { records: 1 });
+        t.event(4 * SECOND, Event::StateBegin { id: 0, what: Purpose::Summary, cache_ooms: 0 });
         ended(t);
     }));
     // Why the program was refused, and whether it ended by it, the events say.
