@@ -22,7 +22,7 @@ fn every_command_says_how_many_records_it_passed_over() {
     scratch.write("b.vtrace", &bytes);
     let one = format!(
         "a.vtrace: {changed} records of kinds that this version does not know were skipped: \
-         written by a newer recorder, format 1."
+         written by a newer recorder, format 2."
     );
     // Of several traces one line.
     let both = format!("and 1 trace more: {} records of kinds", 2 * changed);

@@ -140,7 +140,8 @@ proptest! {
         let mut checkpoint: Option<Expected> = None;
         let mut last_id = 0;
         for (time, step) in steps.iter().enumerate() {
-            let time_ns = time as u64 + 1;
+            // In whole ticks, as records have them.
+            let time_ns = (time as u64 + 1) << 6;
             let before = ledger.live(DeviceId(0)) + ledger.live(DeviceId(1)) + ledger.live(DeviceId(2));
             let mut change = None;
             match *step {
