@@ -12,11 +12,8 @@ pub mod nvtx;
 /// without its lock. Everything is looked up again at first use if it is missing. Nothing else runs at
 /// load: a sanitizer's runtime may not be ready by then.
 #[cfg(not(test))]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
-
-extern "C" fn start() {
+#[ctor::ctor(unsafe)]
+fn start() {
     crate::runtime::loader::warm();
     // This takes the loader's lock. In a child that was forked while another thread held that lock, it is never released.
     crate::runtime::loaded_objects::can_ask();
