@@ -3,10 +3,9 @@
 use vramtrace_format::summary::largest_first;
 use vramtrace_format::{StateHolder, SummaryMoment};
 
-use super::ProcessFigures;
+use super::{FiguresSource, ProcessFigures};
 use crate::analysis::holdings::{Holding, Holdings, HoldingsAtPeaks, Owner};
 use crate::analysis::{Level, Moment, Process, StackClassifier};
-use crate::symbols::FREE_CACHE;
 use crate::trace::Trace;
 
 /// The holdings at a moment, of the largest holders that the process's summary names.
@@ -27,7 +26,9 @@ pub fn holdings(
         if holders.clone().any(|holder| holder.of_framework) {
             all.level = Level::Tensor;
         }
-        all.add_recorded(*id, holders, |stack| classifier.is_torch_cache(stack));
+        // A replay knows which memory is the blocks' segments.
+        let is_recorded = figures.source != FiguresSource::Events;
+        all.add_recorded(*id, holders, |stack| is_recorded && classifier.is_torch_cache(stack));
         for of in here {
             let held = Holding { bytes: of.bytes, count: of.count, ..Holding::default() };
             let taken = of.cause.map(|cause| Owner::of_driver(*id, of.stack, cause));
@@ -49,17 +50,16 @@ pub(super) fn add_holders(figures: &mut ProcessFigures, process: &Process, trace
         [(SummaryMoment::Peak, peaks.map(|peaks| peaks.found)), (SummaryMoment::End, ends)]
     {
         for (id, device) in &mut figures.devices {
-            let lists = [(false, false, &driver), (true, false, &tensor), (false, true, &driver)];
-            for (of_framework, taken, found) in lists {
-                let here = found.held.iter().filter(|(of, _)| {
-                    let is_listed = of.cause.is_some() == taken && of.of_cache == of_framework;
-                    of.device == *id && is_listed && of.stack != FREE_CACHE
-                });
-                let mut holders: Vec<StateHolder> = here
+            let has_blocks = tensor.held.keys().any(|of| of.device == *id && of.of_cache);
+            let memory = if has_blocks { &tensor } else { &driver };
+            for (taken, found) in [(false, memory), (true, &driver)] {
+                let here = found.held.iter().filter(|(of, _)| of.device == *id);
+                let listed = here.filter(|(of, _)| of.cause.is_some() == taken);
+                let mut holders: Vec<StateHolder> = listed
                     .map(|(of, held)| StateHolder {
                         device: *id,
                         moment,
-                        of_framework,
+                        of_framework: of.of_cache,
                         cause: of.cause,
                         stack: of.stack,
                         bytes: held.bytes,
