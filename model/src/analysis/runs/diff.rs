@@ -252,8 +252,12 @@ impl Difference {
     }
 }
 
-/// The changes of each device. A device that only one usage has is compared with an empty one.
+/// The changes of each device. A device that only one usage has is compared with an empty one; if there is one on each side,
+/// with that: ranks and machines number them differently.
 pub fn compare(before: &[DeviceUse], after: &[DeviceUse]) -> Vec<Difference> {
+    if let ([before], [after]) = (before, after) {
+        return vec![difference(before, after, after.name())];
+    }
     let same = |one: &DeviceUse, other: &DeviceUse| {
         let process = one.rank.is_some() || one.process == other.process;
         one.rank == other.rank && process && one.device == other.device
