@@ -234,7 +234,13 @@ impl Reader {
         };
         let line = frame.get("line").and_then(|line| line.int());
         let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
-        let (function, file) = (text("name"), text("filename"));
+        let (function, mut file) = (text("name"), text("filename"));
+        // A path of Windows.
+        if let [letter, b':', b'\\', ..] = file.as_bytes()
+            && letter.is_ascii_alphabetic()
+        {
+            file = file.replace('\\', "/").into();
+        }
         let index = self.history.stacks.frame(HistoryFrame { function, file, line });
         self.frames.insert(identity, index);
         index
