@@ -181,7 +181,8 @@ fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPa
         one.find_remedy(trace, &process.definitions);
     }
     process.fatal = fatal;
-    let no_leak = leaks.as_ref().is_some_and(|found| found.leaks.is_empty());
+    let no_leak =
+        leaks.as_ref().is_some_and(|found| found.leaks.is_empty() && found.not_judged.is_none());
     let mut leaks = LeaksReport::of(leaks.as_slice(), &Suppressions::default()).leaks;
     leaks.truncate(LEAKS);
     let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);

@@ -103,7 +103,10 @@ fn verdict(all: usize, sure: usize) -> String {
 fn head(found: &Leaks) -> String {
     let sure = found.leaks.iter().filter(|leak| leak.is_sure()).count();
     let name = paint(BOLD, &process_name(found));
-    let verdict = verdict(found.leaks.len(), sure);
+    let verdict = match found.not_judged {
+        Some(why) => paint(WARN, &format!("leaks were not judged: {why}")),
+        None => verdict(found.leaks.len(), sure),
+    };
     let watched = wording::age(found.until_ns.saturating_sub(found.from_ns));
     let warm = wording::age(found.warm_ns.saturating_sub(found.from_ns));
     let running = if found.running { ", it is still running" } else { "" };
@@ -111,7 +114,8 @@ fn head(found: &Leaks) -> String {
     let off = wording::off_lines(&found.off, found.running);
     let warnings = off.into_iter().chain(warnings(found));
     let warnings: String = warnings.map(|text| caution(PLAIN, &text)).collect();
-    format!("{name}: {verdict}\n{}{warnings}", line(2, DIM, &text))
+    let watched = found.not_judged.map_or(line(2, DIM, &text), |_| String::new());
+    format!("{name}: {verdict}\n{watched}{warnings}")
 }
 
 /// What makes the verdict less sure.

@@ -64,7 +64,8 @@ pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> RunVerdict {
     }
     let who = process.who.as_ref();
     let line = who.and_then(|who| largest_holder(process, &who.peak, "at the peak"));
-    let (finding, what) = outcome(process, leaks.is_some());
+    let judged = leaks.is_some_and(|leaks| leaks.not_judged.is_none());
+    let (finding, what) = outcome(process, judged);
     RunVerdict { finding, what, line, fix: None }
 }
 

@@ -150,6 +150,10 @@ pub(super) fn judge(
         others.push(Innocent { case, why: KeptReason::Outgrown });
     }
     let mut sorted = Sorted::new(&classifier, rules, least);
+    let not_judged = (!definitions.has_times()).then_some("the recording has no times");
+    if not_judged.is_some() {
+        found.clear();
+    }
     let found = found.into_iter().map(|one| one.leak);
     found.chain(of_driver).for_each(|leak| sorted.leak(leak));
     others.iter().for_each(|one| sorted.innocent(one));
@@ -162,6 +166,7 @@ pub(super) fn judge(
         beginning_lost: state.history_from_ns > 0,
         sampled: None,
         off: state.off.clone(),
+        not_judged,
         live_is_known: state.live_is_known(),
         warm_ns: from_ns + (length as f64 * WARM_UP) as u64,
         until_ns: state.time_ns,

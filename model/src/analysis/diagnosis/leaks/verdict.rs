@@ -246,6 +246,9 @@ pub struct Leaks {
     /// When the recording was switched off; absent where it never was. Growth is judged from the last of these times on.
     #[serde(rename = "recording_off", skip_serializing_if = "Vec::is_empty")]
     pub off: Vec<OffSpan>,
+    /// Why no growth was judged; absent where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_judged: Option<&'static str>,
     /// False: events are missing and no checkpoint follows.
     pub live_is_known: bool,
     /// Memory that is held and is no leak.
