@@ -1,13 +1,16 @@
 //! The inputs of a command: trace files, directories of runs and recordings of other tools; --rank, --pid and
 //! --device select from them.
 
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use vramtrace_format::header::MAGIC;
 use vramtrace_format::{DeviceId, Header};
+use vramtrace_reader::files::{self, Directory};
+use vramtrace_reader::import;
 use vramtrace_reader::report::shell;
 use vramtrace_reader::trace::{self, LoadedTraces, Trace, is_compressed_trace, load, process_name};
-use vramtrace_reader::{files, import};
 
 use super::caveats;
 use crate::console::message;
@@ -53,8 +56,12 @@ impl ProcessArgs {
 
     /// Opens the traces and applies --rank and --pid. Recordings of other tools are converted to traces.
     pub fn open(&self) -> Result<Selected, Failure> {
+        let named = self.traces.iter().flat_map(|path| match recordings_in(path) {
+            recordings if recordings.is_empty() => vec![path.clone()],
+            recordings => recordings,
+        });
         let (foreign, own): (Vec<PathBuf>, Vec<PathBuf>) =
-            self.traces.iter().cloned().partition(|path| is_other_format(path));
+            named.partition(|path| is_other_format(path));
         let mut selected = Selected { traces: Vec::new(), chosen: None };
         if foreign.is_empty() || !own.is_empty() {
             let LoadedTraces { traces, warnings, chosen, .. } = load(&own)?;
@@ -156,15 +163,36 @@ pub fn paths(traces: &[Trace]) -> impl Iterator<Item = &Path> {
     traces.iter().map(Trace::path)
 }
 
-/// Whether a file is a pickle, gzip, CSV or RMM log by its first bytes. `false` for a file that cannot be read:
-/// opening it as a trace then reports why.
+/// Whether a file is no trace, by its name and its first bytes. `false` for a file that cannot be read: opening it as a
+/// trace then reports why.
 fn is_other_format(path: &Path) -> bool {
-    let mut first = Vec::new();
-    let read = files::open(path).and_then(|file| file.take(8).read_to_end(&mut first));
-    let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,", b"Thread,"];
-    read.is_ok()
-        && begins.iter().any(|begin| first.starts_with(begin))
+    let first = first_bytes(path);
+    first.is_some_and(|first| !first.starts_with(&MAGIC))
+        && !trace::is_trace(path)
         && !is_compressed_trace(path)
+}
+
+fn first_bytes(path: &Path) -> Option<Vec<u8>> {
+    let mut first = Vec::new();
+    files::open(path).ok()?.take(8).read_to_end(&mut first).ok()?;
+    Some(first)
+}
+
+/// The recordings of other tools in a directory without traces, a rank each: pickles, gzip, CSV or RMM logs.
+fn recordings_in(directory: &Path) -> Vec<PathBuf> {
+    let names = Directory::at(directory).and_then(|directory| Ok(directory.names()?.collect()));
+    let names: Vec<OsString> = names.unwrap_or_default();
+    let mut all: Vec<PathBuf> = names.into_iter().map(|name| directory.join(name)).collect();
+    if all.iter().any(|path| trace::is_trace(path) || is_compressed_trace(path)) {
+        return Vec::new();
+    }
+    let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,", b"Thread,"];
+    all.retain(|path| {
+        let first = first_bytes(path).unwrap_or_default();
+        begins.iter().any(|begin| first.starts_with(begin))
+    });
+    all.sort();
+    all
 }
 
 /// Converts the file to a temporary trace. The trace is mapped, so the temporary file can be removed at once.

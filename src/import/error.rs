@@ -17,10 +17,11 @@ pub enum ImportProblem {
     #[error(transparent)]
     Unreadable(#[from] std::io::Error),
     #[error(
-        "neither a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), nor a CSV that \
-         begins with action,addr,size,stream, nor a log of RMM (Thread,Time,Action,...)"
+        "{looks}, which is not read: give a vramtrace trace or the directory of a run, a PyTorch memory snapshot \
+         (torch.cuda.memory._dump_snapshot), a CSV that begins with action,addr,size,stream, or a log of RMM \
+         (Thread,Time,Action,...)"
     )]
-    Unknown,
+    Unknown { looks: &'static str },
     #[error("this is a trace already: every command reads it, for example `vramtrace report FILE`")]
     Trace,
     #[error("not text: {0}")]

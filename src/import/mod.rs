@@ -64,9 +64,21 @@ pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
     let read = match () {
         () if header(csv::HEADER) => csv::read,
         () if header(rmm::HEADER) => rmm::read,
-        () => return Err(ImportProblem::Unknown),
+        () => return Err(ImportProblem::Unknown { looks: looks_like(bytes) }),
     };
     read(std::str::from_utf8(bytes)?)
+}
+
+/// What a file that is not read looks like.
+fn looks_like(bytes: &[u8]) -> &'static str {
+    let start = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    match start {
+        None => "an empty file",
+        Some(b'{' | b'[') => "JSON",
+        _ if bytes.starts_with(b"PK\x03\x04") => "a zip archive, as torch.save writes it",
+        _ if std::str::from_utf8(bytes).is_ok() => "text of no known form",
+        _ => "a file of no known form",
+    }
 }
 
 /// Maximum size of a file in bytes: no more of a device or of a sparse file are read.

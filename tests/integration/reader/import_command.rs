@@ -1,6 +1,9 @@
 //! `vramtrace import` from outside: what others recorded becomes a trace, or a clear error.
 
+use testkit::trace_builder::{SECOND, TraceBuilder};
 use testkit::{Scratch, repository, unpacked};
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{Alloc, Event, Kind, StackId};
 
 const SNAPSHOT: &str = "tests/data/torch_snapshot_2.11.pickle.gz";
 
@@ -31,6 +34,37 @@ fn a_trace_of_a_csv_has_no_stacks_and_says_why() {
     scratch.fails(2, "holders t.vtrace", "CSV of requests, which has none");
     let report = scratch.text("report t.vtrace");
     assert!(report.contains("imported from a CSV of requests, without times"), "{report}");
+    let leaks = scratch.text("leaks t.vtrace");
+    assert!(leaks.contains("were not judged: the recording has no times"), "{leaks}");
+}
+
+/// Of two cards, and of Windows. Segments have the stacks of their first blocks; no byte counts as both.
+#[test]
+fn a_directory_of_snapshots_is_a_run_of_ranks() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.0.join("ranks")).unwrap();
+    for rank in 0..2u8 {
+        let mut t = TraceBuilder::new();
+        t.code(1, "shard", "D:\\w\\train.py", 10);
+        t.stack(1, &[], &[1], &[]);
+        for n in 0..3 {
+            let key = (1 << 40) + n * (1 << 30);
+            for kind in [Kind::Device, Kind::Block] {
+                let alloc = t.allocation(kind, rank, key, (300 + 100 * u64::from(rank)) * MIB);
+                t.event(n * SECOND, Event::Alloc(Alloc { stack: StackId(1), ..alloc }));
+            }
+        }
+        t.write(&scratch.0.join("t.vtrace"));
+        scratch.text(&format!(
+            "export t.vtrace --format torch-snapshot --force -o ranks/r{rank}.pickle"
+        ));
+    }
+    let report = scratch.text("report ranks");
+    // 3 x 300 MiB and 3 x 400 MiB.
+    assert!(report.contains("2.05 GiB  100.0 %      6  all"), "{report}");
+    assert!(report.contains("  train.py:10 shard"), "{report}");
+    let diff = scratch.text("diff ranks/r0.pickle ranks/r1.pickle");
+    assert!(diff.contains("+33.3 %") && !diff.contains("new"), "{diff}");
 }
 
 #[test]
@@ -50,7 +84,11 @@ fn hostile_and_wrong_files_end_in_a_clear_error() {
         ("huge8", huge8, "ends in the middle"),
         ("deep", deep, "no memory snapshot"),
         ("other", b"\x80\x04]\x94.".to_vec(), "neither segments nor device_traces"),
-        ("text", b"PNG".to_vec(), "neither a PyTorch memory snapshot"),
+        (
+            "text",
+            b"PNG".to_vec(),
+            "text of no known form, which is not read: give a vramtrace trace",
+        ),
         ("gzip", b"\x1f\x8b\x08\0\0\0\0\0".to_vec(), "not whole gzip"),
     ] {
         scratch.write(name, bytes);
