@@ -20,7 +20,12 @@ fn main() {
     if let Ok(role) = std::env::var(ROLE) {
         return play(&role);
     }
-    let trial = |(name, run): (&str, fn())| Trial::test(name, move || Ok(run()));
+    let trial = |(name, run): (&str, fn())| {
+        Trial::test(name, move || {
+            run();
+            Ok(())
+        })
+    };
     libtest_mimic::run(&Arguments::from_args(), TESTS.map(trial).into()).exit();
 }
 

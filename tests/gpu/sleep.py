@@ -8,7 +8,7 @@ import sys
 import zipfile
 
 CYCLES = 20
-LEAK_MIB = 16
+LEAK_MIB, LEAK_CYCLES = 16, 12
 MIB = 1 << 20
 
 
@@ -113,13 +113,13 @@ def cycles_agree(check, name, trace, marks):
 
 
 def leak(check, where, preload):
-    trace, marks = run(check, "sleep-leak", where, preload, 5, LEAK_MIB)
+    trace, marks = run(check, "sleep-leak", where, preload, LEAK_CYCLES, LEAK_MIB)
     if trace is None:
         return
     program = check.PROGRAMS / "sleeping.py"
     wanted = 1 + next(at for at, line in enumerate(program.read_text().splitlines()) if line.endswith("# LEAK"))
     lines = [next((frame["line"] for frame in found["frames"] if frame["file"].endswith("sleeping.py")), None) for found in check.leaks(trace)]
-    verdict(check, lines == [wanted], f"a leak of {LEAK_MIB} MiB a cycle is named at line {wanted} within 5 cycles", f"named: {lines}")
+    verdict(check, lines == [wanted], f"a leak of {LEAK_MIB} MiB a cycle is named at line {wanted} within {LEAK_CYCLES} cycles", f"named: {lines}")
 
 
 def section(check):

@@ -31,7 +31,7 @@ pub struct Caller {
 }
 
 impl LinkedFunction {
-    pub const fn new() -> LinkedFunction {
+    pub const fn without_callers() -> LinkedFunction {
         let callers = [const { Found::none() }; CALLERS];
         LinkedFunction { callers, named: AtomicUsize::new(0) }
     }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_caller_of_no_library_gets_the_function_of_another() {
-        static FUNCTION: LinkedFunction = LinkedFunction::new();
+        static FUNCTION: LinkedFunction = LinkedFunction::without_callers();
         const NOBODY: usize = 16;
         let real = |caller, by_name| FUNCTION.real("getppid", caller, || by_name);
         assert_eq!(real(NOBODY, None), None, "nobody is linked to it");

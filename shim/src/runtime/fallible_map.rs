@@ -3,7 +3,7 @@
 //! It makes no other system call. The default hasher of `std` takes its keys from `getrandom` and
 //! panics where that is denied (a seccomp filter, a container without /dev/urandom). The keys are
 //! handles and names of the program itself, so a hash that resists attacks is not needed.
-#![allow(clippy::disallowed_types)]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use crate::runtime::fallible::{MakeRoom, attempt};
 use crate::runtime::hash_table::NoMemory;

@@ -359,7 +359,7 @@ mod tests {
         let code = libc::getppid as *const () as usize;
         let other =
             || std::thread::scope(|scope| scope.spawn(|| holding(&all, code)).join().unwrap());
-        let held = || all.locked(|| other());
+        let held = || all.locked(other);
         assert_eq!(std::iter::repeat_with(held).flatten().next(), Some(None));
         assert!(std::iter::repeat_with(other).flatten().next().is_some(), "later it is free");
     }

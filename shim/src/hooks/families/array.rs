@@ -157,7 +157,10 @@ fn comes(p: &'static Process, request: &Request, of: Sharing) -> Result<(), CUre
     let device = request.target.device;
     let within = || p.cap.array_comes(device, of, request.size, Budget::try_take);
     let anyway = || {
-        let take = |budget: &Budget, bytes| Ok::<(), ()>(budget.take_anyway(bytes));
+        let take = |budget: &Budget, bytes| {
+            budget.take_anyway(bytes);
+            Ok::<(), ()>(())
+        };
         let _ = p.cap.array_comes(device, of, request.size, take);
     };
     within().or_else(|_| ask_again(p, device, within, anyway, |why| refuse(p, request, why)))

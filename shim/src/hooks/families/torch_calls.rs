@@ -20,7 +20,7 @@ use crate::runtime::{elf::Object, errno, loader};
 
 /// The functions, in the order of [`index`].
 static LINKED: [LinkedFunction; Api::COUNT - FIRST] =
-    [const { LinkedFunction::new() }; Api::COUNT - FIRST];
+    [const { LinkedFunction::without_callers() }; Api::COUNT - FIRST];
 
 const FIRST: usize = Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE as usize;
 /// Those that report blocks, and requests that got none.

@@ -105,7 +105,7 @@ impl ArrayPages {
 
     /// Bytes of all pages that are no array's.
     pub fn rest(&self) -> u64 {
-        let rest: i64 = self.0.lock().iter().map(|(_, slabs)| slabs.rest()).sum();
+        let rest: i64 = self.0.lock().values().map(|slabs| slabs.rest()).sum();
         rest.max(0) as u64
     }
 }
