@@ -288,7 +288,7 @@ fn wrong_files_are_reported_what_is_wrong() {
     };
     let entry = |entry: serde_json::Value| pickle(&json!({"device_traces": [[entry]]}));
     for (bytes, part) in [
-        (b"hello".to_vec(), "neither a PyTorch memory snapshot"),
+        (b"hello".to_vec(), "text of no known form, which is not read: give"),
         (b"action,addr,size,stream\n\xff".to_vec(), "not text"),
         (pickle(&json!({"a": 1})), "neither segments nor device_traces"),
         (pickle(&json!([])), "neither segments nor device_traces"),

@@ -3,9 +3,10 @@
 use vramtrace_format::summary::largest_first;
 use vramtrace_format::{StateHolder, SummaryMoment};
 
-use super::{FiguresSource, ProcessFigures};
-use crate::analysis::holdings::{Holding, Holdings, HoldingsAtPeaks, Owner};
+use super::ProcessFigures;
+use crate::analysis::holdings::{Holding, Holdings, HoldingsAtPeaks, Owner, segment_stacks};
 use crate::analysis::{Level, Moment, Process, StackClassifier};
+use crate::symbols::FREE_CACHE;
 use crate::trace::Trace;
 
 /// The holdings at a moment, of the largest holders that the process's summary names.
@@ -26,9 +27,9 @@ pub fn holdings(
         if holders.clone().any(|holder| holder.of_framework) {
             all.level = Level::Tensor;
         }
-        // A replay knows which memory is the blocks' segments.
-        let is_recorded = figures.source != FiguresSource::Events;
-        all.add_recorded(*id, holders, |stack| is_recorded && classifier.is_torch_cache(stack));
+        let is_segment =
+            |stack| figures.segments.contains(&(*id, stack)) || classifier.is_torch_cache(stack);
+        all.add_recorded(*id, holders, is_segment);
         for of in here {
             let held = Holding { bytes: of.bytes, count: of.count, ..Holding::default() };
             let taken = of.cause.map(|cause| Owner::of_driver(*id, of.stack, cause));
@@ -45,21 +46,26 @@ pub(super) fn add_holders(figures: &mut ProcessFigures, process: &Process, trace
     let mut peaks = levels.map(|level| HoldingsAtPeaks::new(&process.state, Moment::Peak, level));
     let [driver, tensor] = &mut peaks;
     process.visit(trace, &mut [driver, tensor]);
+    // Stacks of other tools lack the library by which a recorded segment is known.
+    if process.definitions.imported_from().is_some() {
+        figures.segments = segment_stacks(&process.state);
+    }
     let ends = levels.map(|level| Holdings::of_state(&process.state, level));
     for (moment, [driver, tensor]) in
         [(SummaryMoment::Peak, peaks.map(|peaks| peaks.found)), (SummaryMoment::End, ends)]
     {
         for (id, device) in &mut figures.devices {
-            let has_blocks = tensor.held.keys().any(|of| of.device == *id && of.of_cache);
-            let memory = if has_blocks { &tensor } else { &driver };
-            for (taken, found) in [(false, memory), (true, &driver)] {
-                let here = found.held.iter().filter(|(of, _)| of.device == *id);
-                let listed = here.filter(|(of, _)| of.cause.is_some() == taken);
-                let mut holders: Vec<StateHolder> = listed
+            let lists = [(false, false, &driver), (true, false, &tensor), (false, true, &driver)];
+            for (of_framework, taken, found) in lists {
+                let here = found.held.iter().filter(|(of, _)| {
+                    let is_listed = of.cause.is_some() == taken && of.of_cache == of_framework;
+                    of.device == *id && is_listed && of.stack != FREE_CACHE
+                });
+                let mut holders: Vec<StateHolder> = here
                     .map(|(of, held)| StateHolder {
                         device: *id,
                         moment,
-                        of_framework: of.of_cache,
+                        of_framework,
                         cause: of.cause,
                         stack: of.stack,
                         bytes: held.bytes,

@@ -16,9 +16,10 @@ mod unlike;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 use vramtrace_format::summary::{HOLDERS, is_held};
-use vramtrace_format::{Counters, DeviceId, Header, Kind, StateHolder, SummaryMoment};
+use vramtrace_format::{Counters, DeviceId, Header, Kind, StackId, StateHolder, SummaryMoment};
 
 use crate::analysis::{Collect, Curve, Moment, Process};
 use crate::facts;
@@ -54,6 +55,8 @@ pub struct ProcessFigures {
     pub devices: BTreeMap<DeviceId, DeviceFigures>,
     /// Names of the holders' stacks.
     pub symbols: Symbols,
+    /// Stacks whose memory is a framework's segments, in a recording of another tool.
+    pub segments: FxHashSet<(DeviceId, StackId)>,
 }
 
 /// Where the figures of a process come from.
@@ -221,6 +224,7 @@ impl ProcessFigures {
             source: FiguresSource::Events,
             devices: process.devices().map(device).collect(),
             symbols: Symbols::default(),
+            segments: FxHashSet::default(),
         }
     }
 
