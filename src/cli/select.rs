@@ -166,10 +166,16 @@ pub fn paths(traces: &[Trace]) -> impl Iterator<Item = &Path> {
 /// Whether a file is no trace, by its name and its first bytes. `false` for a file that cannot be read: opening it as a
 /// trace then reports why.
 fn is_other_format(path: &Path) -> bool {
-    let first = first_bytes(path);
-    first.is_some_and(|first| !first.starts_with(&MAGIC))
-        && !trace::is_trace(path)
-        && !is_compressed_trace(path)
+    let is_other = |first: Vec<u8>| {
+        is_recording(&first) || !first.starts_with(&MAGIC) && !trace::is_trace(path)
+    };
+    first_bytes(path).is_some_and(is_other) && !is_compressed_trace(path)
+}
+
+/// Whether a file begins as a pickle, gzip, CSV or RMM log.
+fn is_recording(first: &[u8]) -> bool {
+    let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,", b"Thread,"];
+    begins.iter().any(|begin| first.starts_with(begin))
 }
 
 fn first_bytes(path: &Path) -> Option<Vec<u8>> {
@@ -178,7 +184,7 @@ fn first_bytes(path: &Path) -> Option<Vec<u8>> {
     Some(first)
 }
 
-/// The recordings of other tools in a directory without traces, a rank each: pickles, gzip, CSV or RMM logs.
+/// The recordings of other tools in a directory without traces, a rank each.
 fn recordings_in(directory: &Path) -> Vec<PathBuf> {
     let names = Directory::at(directory).and_then(|directory| Ok(directory.names()?.collect()));
     let names: Vec<OsString> = names.unwrap_or_default();
@@ -186,11 +192,7 @@ fn recordings_in(directory: &Path) -> Vec<PathBuf> {
     if all.iter().any(|path| trace::is_trace(path) || is_compressed_trace(path)) {
         return Vec::new();
     }
-    let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,", b"Thread,"];
-    all.retain(|path| {
-        let first = first_bytes(path).unwrap_or_default();
-        begins.iter().any(|begin| first.starts_with(begin))
-    });
+    all.retain(|path| first_bytes(path).is_some_and(|first| is_recording(&first)));
     all.sort();
     all
 }

@@ -68,8 +68,8 @@ fn calls_that_no_reading_followed_are_one_lines_if_they_are() {
     }
 }
 
-/// The first 40 take more than the 30 ms of the start, as NVML answers in a millisecond. After them one in 1,000 of the
-/// time, 3 to 6 s, is left; without the budget each request has four readings. The recorder's time has all of them.
+/// NVML answers in a millisecond: 100 readings take the 0.1 s of the start. After them one in 1,000 of the time, 3 to 6 s, is
+/// left; without the budget each request has four readings. The recorder's time has all of them.
 #[test]
 fn readings_of_nvml_stay_within_their_budget() {
     // Calls of two lines in turn never share a reading: there the budget alone bounds them.
@@ -79,7 +79,7 @@ fn readings_of_nvml_stay_within_their_budget() {
         let slow = Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow:1000");
         let run = run(name, requests, slow);
         let lists = lists(&run);
-        assert!((10..=60).contains(&lists), "{name}: {lists} readings");
+        assert!((10..=110).contains(&lists), "{name}: {lists} readings");
         let taken = run.only_report()["recorder"]["in_calls_s"].as_f64().unwrap();
         assert!(taken > lists as f64 * 0.001 * 0.8, "{name}: {taken} s of {lists} readings");
     }
