@@ -340,7 +340,7 @@ events! {
     /// The memory of the driver, or of a framework's blocks, in the bin.
     0x68 HistoryLevel(level: HistoryLevel) => opens_file: false, is_total: true;
 
-    /// A stack that is told apart in the bin.
+    /// A stack that is distinguished in the bin.
     0x69 HistoryHolder(holder: HistoryHolder) => opens_file: false, is_total: true;
 
     /// A phase of the program in which a device's memory was highest in the bin, or nearly.
