@@ -15,7 +15,7 @@ mod runtime {
 
         use image::Image;
         use std::cell::Cell;
-        use tables::{Symbol, Tables};
+        use tables::{Tables, is_function, is_in_memory};
 
         /// Most words of an object.
         const WORDS: usize = 2048;
@@ -47,13 +47,13 @@ mod runtime {
                     _ => {}
                 }
             }
-            let image = Image::of_range(start, start + words.len() * 8);
-            let base = start.wrapping_sub(number(2));
-            let Some(tables) = Tables::of(image, base, start + dynamic) else { return };
+            let mut image = Image::of_range(start, start + words.len() * 8);
+            image.base = start.wrapping_sub(number(2));
+            let Some(tables) = Tables::of(image, start + dynamic) else { return };
             let _ = tables.soname();
             for name in [&b"dlsym"[..], &head[4..], b""] {
-                let _ = tables.symbol(name, Symbol::is_function);
-                let _ = tables.symbol(name, Symbol::is_in_memory);
+                let _ = tables.symbol(name, is_function);
+                let _ = tables.symbol(name, is_in_memory);
             }
             let _ = tables.references().count();
         }

@@ -73,7 +73,7 @@ impl Image {
     }
 
     /// One readable range.
-    fn of_range(start: usize, end: usize) -> Image {
+    pub(super) fn of_range(start: usize, end: usize) -> Image {
         let mut image = Image::unknown(0);
         image.segments[0] = (start, end);
         image
