@@ -24,8 +24,8 @@ const CRATES: [Layout; 5] = [
             "atomics block_size cells cgroup holes host_switch ids lines memory outspec \
              proc recordspec sampling secrets shown stackspec torch_conf uuid",
             "address_space capspec record",
-            "header oom pages escape policy summary",
-            "layers window",
+            "header oom escape policy summary",
+            "layers pages window",
             "read stack_order write",
         ],
         apart: &[],
