@@ -267,10 +267,13 @@ fn the_simulated_driver_is_in_front_and_gone_afterwards() {
 #[test]
 fn a_process_that_lost_the_preload_is_reported_and_can_be_an_error() {
     let scratch = Scratch::new();
-    let body = "import ctypes, time; ctypes.CDLL('libcuda.so.1'); open('up', 'w'); time.sleep(3)";
+    // It is looked at less and less often: within twice its age.
+    let body = "import ctypes, os, time; ctypes.CDLL('libcuda.so.1'); open('up', 'w'); \
+        began = int(open('/proc/self/stat').read().split()[21]) / os.sysconf('SC_CLK_TCK'); \
+        time.sleep(3 + 2 * (time.clock_gettime(time.CLOCK_BOOTTIME) - began)); os.remove('up')";
     let lost = format!("env -u LD_PRELOAD python3 -c \"{body}\"");
-    let orphan =
-        format!("rm up; (setsid {lost} &); until [ -e up ]; do sleep 0.1; done; sleep 2.5");
+    let wait = "until [ -e up ]; do sleep 0.1; done; while [ -e up ]; do sleep 0.1; done";
+    let orphan = format!("(setsid {lost} &); {wait}");
     for (option, script, code) in [
         (&["--simulate"][..], &lost, 0),
         (&["--simulate", "--require"], &lost, 1),

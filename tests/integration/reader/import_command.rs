@@ -32,10 +32,9 @@ fn a_trace_of_a_csv_has_no_stacks_and_says_why() {
     let scratch = Scratch::new();
     scratch.text(&import("tests/data/resvar_s5.csv.gz", "-o t.vtrace"));
     scratch.fails(2, "holders t.vtrace", "CSV of requests, which has none");
-    let report = scratch.text("report t.vtrace");
+    let report = scratch.text("report t.vtrace") + &scratch.text("leaks t.vtrace");
     assert!(report.contains("imported from a CSV of requests, without times"), "{report}");
-    let leaks = scratch.text("leaks t.vtrace");
-    assert!(leaks.contains("were not judged: the recording has no times"), "{leaks}");
+    assert!(report.contains("were not judged: the recording has no times"), "{report}");
 }
 
 /// Of two cards, and of Windows. Segments have the stacks of their first blocks; no byte counts as both.
@@ -61,8 +60,7 @@ fn a_directory_of_snapshots_is_a_run_of_ranks() {
     }
     let report = scratch.text("report ranks");
     // 3 x 300 MiB and 3 x 400 MiB.
-    assert!(report.contains("2.05 GiB  100.0 %      6  all"), "{report}");
-    assert!(report.contains("  train.py:10 shard"), "{report}");
+    assert!(report.contains("2.05 GiB  100.0 %") && report.contains("10 shard"), "{report}");
     let diff = scratch.text("diff ranks/r0.pickle ranks/r1.pickle");
     assert!(diff.contains("+33.3 %") && !diff.contains("new"), "{diff}");
 }
