@@ -96,7 +96,7 @@ fn a_full_disk_stops_recording_not_the_program() {
     }
     let out = format!("{}/", full.display());
     let into_full = |setup: Setup| setup.preload().env("VRAMTRACE_OUT", &out);
-    let ours = Program::c("endings").as_bare(how("churn").arg(400000), into_full);
+    let ours = Program::c("endings").as_bare(how("churn").arg(150000), into_full);
     let report = report(&files(&full));
     assert!(Command::new("umount").arg(&full).status().unwrap().success());
     at_most_one_line(&ours.stderr);
@@ -107,7 +107,7 @@ fn a_full_disk_stops_recording_not_the_program() {
 #[test]
 fn a_file_size_limit_does_not_kill() {
     let limit = ["prlimit", "--fsize=2097152"];
-    let run = Program::c("endings").run(how("churn").arg(400000).preload().through(&limit)).ok();
+    let run = Program::c("endings").run(how("churn").arg(150000).preload().through(&limit)).ok();
     assert!(run.stdout.contains("churned"), "{}", run.stdout);
     at_most_one_line(&run.stderr);
     let process = run.only_report();
