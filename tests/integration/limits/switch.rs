@@ -96,8 +96,8 @@ fn off_and_on_again_the_trace_names_the_time_and_has_what_is_live() {
         assert!(!text.contains("were erased"), "{name}: {text}");
     }
     // A moment in between is not known, and the reason is said.
-    let middle = off[0]["from_s"].as_f64().unwrap() + 0.0001;
-    let at = format!("holders . --at {middle}");
+    let middle = ["from_s", "until_s"].map(|key| off[0][key].as_f64().unwrap() / 2.0);
+    let at = format!("holders . --at {}", middle[0] + middle[1]);
     process.scratch.fails(2, &at, "the recording was switched off");
     let timeline = vramtrace().args(["export", "-o", "-"]).arg(&trace).output().unwrap().stdout;
     let timeline = Timeline::decode(&*timeline).unwrap().packet;
