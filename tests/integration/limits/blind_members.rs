@@ -21,7 +21,10 @@ struct Group {
 }
 
 impl Group {
+    /// In an IPC namespace of this test, if the system allows it: a command of another test would remove the dead.
     fn new(what: &str) -> Group {
+        // SAFETY: a call of this thread; the programs that it starts inherit the namespace.
+        unsafe { libc::unshare(libc::CLONE_NEWIPC) };
         let of = testkit::Group::new(&format!("blind-{what}"));
         Group { of, memory: SharedMemory::new(), state: Scratch::reachable() }
     }
