@@ -1,6 +1,6 @@
 /* sick.c HOW: what a program does when its driver is ill. HOW: sticky (each call fails from the third
    allocation on; then the context is reset) | late (calls after the driver has taken itself down) |
-   threads (NVML hangs while four threads allocate) | forks (the same, and children are made meanwhile) | leave (the first thread ends before the others). */
+   each NAME ... (calls these functions, with nothing) | threads (NVML hangs while four threads allocate) | forks (the same, and children are made meanwhile) | leave (the first thread ends before the others). */
 #include "driver.h"
 
 static CUcontext context;
@@ -67,6 +67,14 @@ int main(int count, char **arguments) {
         begin(0);
         SHOW(take(&p, 300 * MIB));
         SHOW(take(&p, 300 * MIB));
+    }
+    if (!strcmp(how, "each")) {
+        void *libcuda = dlopen("libcuda.so.1", RTLD_NOW);
+        SHOW(CALL(cuCtxSynchronize, (void))());
+        for (int k = 2; k < count; k++) {
+            int (*call)(long, long, long, long, long, long, long, long) = dlsym(libcuda, arguments[k]);
+            if (call) printf("%s = %d\n", arguments[k], call(0, 0, 0, 0, 0, 0, 0, 0));
+        }
     }
     if (!strcmp(how, "threads") || !strcmp(how, "leave") || !strcmp(how, "forks")) {
         for (int k = 0; k < 4; k++) pthread_create(threads + k, NULL, work, (void *)10000);

@@ -29,6 +29,8 @@ struct Slot {
     in_driver: Cell<bool>,
     /// A signal handler wants to leave the outermost hook, at the hook's end.
     is_requested: Cell<bool>,
+    /// That the current call gets no memory is recorded.
+    is_refused: Cell<bool>,
 }
 
 const ONE: u64 = 4;
@@ -73,6 +75,16 @@ pub fn enter() -> Option<Guard> {
 #[inline]
 pub fn is_plain() -> bool {
     slot().state.get() == 0
+}
+
+/// Notes that the refusal of this thread's call is recorded. The end of the call takes it.
+pub fn note_refusal() {
+    slot().is_refused.set(true);
+}
+
+/// Whether it was noted.
+pub fn take_refusal() -> bool {
+    slot().is_refused.take()
 }
 
 /// Whether the frame of the outermost guard has ended: that hook was left without its end, and no call is in progress on this

@@ -1,8 +1,10 @@
 //! A driver or an NVML that hangs, fails and dies: the program sees what it would see without us,
 //! a hook is never the first to hang, and the cap's figures stay.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use testkit::{Program, Run, Setup};
+use vramtrace_format::{Definition, Event, Refused, TraceReader};
 
 const MIB: u64 = 1 << 20;
 
@@ -100,4 +102,35 @@ fn a_missing_nvml_thread_changes_nothing_and_is_reported() {
     assert_eq!(ours.stdout, bare.stdout);
     assert_eq!(ours.stderr.lines().count(), 1, "{}", ours.stderr);
     assert!(ours.stderr.starts_with("vramtrace: cannot create the thread"), "{}", ours.stderr);
+}
+
+/// But for launches after a function's first, which do not pass the library, and a question about a stream's capture.
+#[test]
+fn out_of_memory_is_a_refusal_of_whichever_function_was_called() {
+    let rows = include_str!("../../../docs/COVERAGE.md").lines();
+    let names = rows.filter_map(|row| row.strip_prefix("| `")?.split('`').next());
+    let names = names.filter(|name| {
+        name.starts_with("cu") && !["CtxReset", "CaptureInfo"].iter().any(|one| name.contains(one))
+    });
+    let setup = names.fold(how("each").preload(), Setup::arg);
+    let run = Program::c("sick").run(setup.env("VRAMTRACE_SIM_FAULT", "2@cuCtxSynchronize:1")).ok();
+    let mut called: Vec<&str> =
+        run.stdout.lines().filter_map(|line| line.strip_suffix(" = 2")).collect();
+    called[0] = "cuCtxSynchronize";
+    let bytes = testkit::trace_bytes(&run.only_trace());
+    let reader = TraceReader::new(&bytes).unwrap();
+    let (mut apis, mut sites) = (HashMap::new(), HashMap::new());
+    for definition in reader.definitions() {
+        match definition {
+            Definition::Api { id, name } => drop(apis.insert(id, name)),
+            Definition::Site { id, api, .. } => drop(sites.insert(id, api)),
+            _ => {}
+        }
+    }
+    let refused = reader.events().filter_map(|stamped| match stamped.event {
+        Event::Refused(Refused { site, .. }) => Some(apis[&sites[&site]].clone()),
+        _ => None,
+    });
+    assert_eq!(refused.collect::<Vec<_>>(), called);
+    assert!(called.len() > 80, "{}", called.len());
 }

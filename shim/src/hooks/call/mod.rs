@@ -30,6 +30,7 @@ use crate::driver::param::Out;
 use crate::hooks::call::handler_exits::undeferred;
 use crate::hooks::process::state;
 use crate::hooks::process::state::Process;
+use crate::hooks::process::target::current_target;
 use crate::hooks::process::timed;
 use crate::hooks::process::without_state;
 use crate::runtime::lock::Left;
@@ -213,7 +214,7 @@ pub(in crate::hooks) fn run<R: Row>(
         frame.now_ns.set(before_call::refresh_if_due(process));
         let result = body(Call { p: process, frame });
         if result != 0 {
-            process.oom.aftermath.failed(process, R::API, result);
+            failed(process, R::API, result);
         }
         after_call::after_call(process);
         if frame.began_ns.get() != 0 {
@@ -239,6 +240,16 @@ pub(in crate::hooks) fn run<R: Row>(
     };
     frame.restore_errno();
     result
+}
+
+/// A call that returned an error. Out of memory is a refusal, also of a call whose hook expects none.
+#[cold]
+fn failed(p: &'static Process, api: Api, result: CUresult) {
+    if !depth::take_refusal() && api.family() != Family::Nvml {
+        request::answered(p, api, current_target(p), 0, result);
+        depth::take_refusal();
+    }
+    p.oom.aftermath.failed(p, api, result);
 }
 
 /// Runs `work` at a call that is not the driver's, and may come from anywhere: with the depth raised, errno kept, and without a

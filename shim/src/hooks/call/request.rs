@@ -2,6 +2,7 @@
 
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
+use crate::driver::depth;
 use crate::hooks::process::refresh::refresh_before_refusal;
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
@@ -122,6 +123,9 @@ pub(in crate::hooks) fn refuse_at(
     } else {
         p.ledger.refused(device, by, record);
     }
+    if result != 0 {
+        depth::note_refusal();
+    }
     if let Why::Warned(refusal) = why {
         say_that_it_only_warns(p, device, size, refusal);
     }
@@ -132,6 +136,24 @@ pub(in crate::hooks) fn refuse_at(
         p.oom.refused(p, device, &refused);
     }
     result
+}
+
+/// What the driver answered to a call that enters nothing into the ledger: out of memory is a refusal of `size` bytes; 0 where
+/// the call does not say how many. Returns the result.
+pub fn answered(
+    p: &'static Process,
+    api: Api,
+    target: Target,
+    size: u64,
+    result: CUresult,
+) -> CUresult {
+    match result {
+        CUDA_ERROR_OUT_OF_MEMORY => {
+            let site = site_at(p, api, None, target);
+            refuse_at(p, target.device, site, size, Why::Driver(result))
+        }
+        _ => result,
+    }
 }
 
 /// What the cap has refused, by another try after a look at what is in use now. Where the cap only warns, it is taken all the

@@ -4,7 +4,7 @@
 use super::prelude::*;
 use super::{launch, torch_calls};
 use crate::hooks::call::attribution::{TrackedCall, sharing};
-use crate::hooks::call::request::{ask_again, refuse_at};
+use crate::hooks::call::request::{answered, ask_again, refuse_at};
 use crate::hooks::process::nvml_reading::FigureBefore;
 use crate::hooks::process::nvml_reading::reader::NvmlReader;
 use crate::hooks::process::oom::keep_exit_status;
@@ -85,7 +85,7 @@ fn making(
         p.contexts.set_bytes(target.context, bytes);
         taking.settle(call, target);
     }
-    result
+    answered(p, call.api(), before_any(device), 0, result)
 }
 
 /// A green context retains the primary context, and creates it if it does not exist.

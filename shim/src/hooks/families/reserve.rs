@@ -2,12 +2,14 @@
 //! Memory that is unmapped in them may be mapped again ([`vramtrace_format::address_space`]).
 
 use super::prelude::*;
+use crate::hooks::call::request::answered;
 
 pub fn address_reserve(call: Call<impl Row>, ptr: Out<u64>, size: usize) -> CUresult {
     let p = call.p;
-    gave(call.forward(), ptr, |address| {
-        let size = size as u64;
-        let site = site_at(p, call.api(), None, current_target(p));
+    let (size, target) = (size as u64, current_target(p));
+    let result = answered(p, call.api(), target, size, call.forward());
+    gave(result, ptr, |address| {
+        let site = site_at(p, call.api(), None, target);
         let stack = stack(p);
         let mut vmm = p.vmm.lock();
         // Reservations that overlap it were freed by calls that were not seen.

@@ -9,6 +9,7 @@ use super::prelude::*;
 use crate::hooks::call::accounting::{allocate, begin_free, enter, free_failed, given};
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::sharing;
+use crate::hooks::call::request::answered;
 use crate::model::ledger::Removed;
 use crate::model::vmm::{Dropped, Mapping, Object, Owner, Region, Settled, State, What};
 use core::ffi::c_void;
@@ -115,9 +116,11 @@ pub fn map(call: Call<impl Row>, ptr: u64, size: usize, offset: usize, handle: u
         vmm.hold_handle(handle)
     };
     let result = call.forward();
+    let target = current_target(p);
+    answered(p, api, target, size as u64, result);
     let Some(object) = held else { return result };
     let mapping = Mapping::new(ptr, size as u64, offset as u64, object);
-    let (target, by) = (current_target(p), stack(p));
+    let by = stack(p);
     let device = p.vmm.lock().object(object).filter(|object| is_new(object)).map(|o| o.device);
     // The size of an imported object is not known before it is mapped: it enters the ledger here.
     let entry = device.map(|device| {
