@@ -1,7 +1,7 @@
 // The types of the documents that are parts of the page, from their schemas in docs/schemas: src/data/generated/*.ts.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 
-const DOCUMENTS = { report: 3, frag: 2, leaks: 2, fits: 2, oom: 2 };
+const DOCUMENTS = { report: 3, frag: 2, leaks: 2, fits: 2 };
 const SIMPLE = { string: "string", integer: "number", number: "number", boolean: "boolean", null: "null" };
 
 function object({ properties = {}, required = [], additionalProperties }) {

@@ -3,9 +3,7 @@
 use clap::ValueEnum;
 use vramtrace_reader::analysis::ranks::{self, DeviceFigures, ProcessEnd, ProcessFigures};
 use vramtrace_reader::analysis::steps::Steps;
-use vramtrace_reader::analysis::{
-    Collect, Moment, Phase, Process, RolesOf, Wanted, phases, read_all,
-};
+use vramtrace_reader::analysis::{Collect, Moment, Phase, Process, Wanted, phases, read_all};
 use vramtrace_reader::report::json::process::{self as json, ProcessesReport};
 use vramtrace_reader::report::text::{self, ReportOptions};
 use vramtrace_reader::trace::Trace;
@@ -141,9 +139,9 @@ pub fn run(args: Args) -> Outcome {
 fn read_processes(args: &Args, found: &mut Selected) -> Result<Vec<Process>, Failure> {
     let moment = args.moment();
     let in_full = args.json || args.all || found.traces.len() == 1;
-    let roles = in_full.then_some(RolesOf::Blocks);
     let steps = args.by == Some(By::Step);
-    let collect = Collect { roles, steps, points: in_full, ..Collect::default() };
+    let of_verdict = Collect::for_verdict(&found.traces);
+    let collect = Collect { steps, ..if in_full { of_verdict } else { Collect::default() } };
     let mut processes =
         with_progress(|progress| read_all(&found.traces, moment, collect, progress));
     moment::require_in(&processes, moment, "--at")?;
@@ -156,8 +154,11 @@ fn read_processes(args: &Args, found: &mut Selected) -> Result<Vec<Process>, Fai
     if args.json || args.all || processes.len() == 1 {
         for (process, trace) in processes.iter_mut().zip(&found.traces) {
             let fatal = moment == Moment::End;
-            process.look_closer(trace, Wanted { fatal, holders: true, leaks: None });
+            process.look_closer(trace, Wanted { fatal, holders: true });
             process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
+            if let Some(leaks) = &mut process.leaks {
+                leaks.retain(|device| args.device.includes(device));
+            }
         }
     }
     Ok(processes)
@@ -235,7 +236,7 @@ impl ReportInput {
         let first = failed.first().filter(|failed| failed.end == ProcessEnd::OutOfMemory)?;
         let trace = &self.selected.traces[first.index];
         let mut process = Process::read(trace, Moment::End);
-        process.look_closer(trace, Wanted { fatal: true, ..Wanted::default() });
+        process.look_closer(trace, Wanted { fatal: true, holders: false });
         process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
         Some(process)
     }

@@ -81,7 +81,7 @@ fn remedy(ended: &RunResult, input: Input) -> Option<Result<(String, u64), Strin
     let traces = load(&traces).ok()?.traces;
     let mut processes = analysis::read_all(&traces, Moment::End, Collect::default(), &|_, _| {});
     for (process, trace) in processes.iter_mut().zip(&traces) {
-        process.look_closer(trace, Wanted { fatal: true, ..Wanted::default() });
+        process.look_closer(trace, Wanted { fatal: true, holders: false });
     }
     processes.iter().any(|process| !process.fatal.is_empty()).then_some(())?;
     Some(allowed(ended, input).and_then(|()| setting(&processes, &traces)))

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::analysis::parallel::Progress;
 use vramtrace_reader::analysis::ranks::{self, FiguresSource, ProcessEnd, ProcessFigures};
-use vramtrace_reader::analysis::{Moment, Process, read_all};
+use vramtrace_reader::analysis::{Collect, Moment, Process, read_all};
 use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
-use vramtrace_reader::report::text::verdict::Finding;
 use vramtrace_reader::report::wording::{headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::{self, size};
@@ -65,8 +64,7 @@ pub fn print(ended: &RunResult) {
     verdict::lines(&mut whole, &traces, &headers, &given).iter().for_each(message);
     if whole.is_empty() {
         let gave_up = all.iter().any(|process| process.failed_ns.is_some());
-        let finding = if gave_up { Finding::OutOfMemory } else { Finding::Nothing };
-        message(verdict::next(finding, &given));
+        message(verdict::next(if gave_up { "oom" } else { "report" }, &given));
     }
 }
 
@@ -90,12 +88,12 @@ fn of_large(mut traces: Vec<Trace>) -> RunFigures {
     let highest = || (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
     let shown = first.or_else(highest).map(|index| traces.swap_remove(index));
     let shown: Vec<Trace> = shown.into_iter().filter(|trace| trace.len() <= LONG).collect();
-    let processes = read_all(&shown, Moment::End, verdict::collect(&shown), &|_, _| {});
+    let processes = read_all(&shown, Moment::End, Collect::for_verdict(&shown), &|_, _| {});
     (ranks, processes, shown)
 }
 
 fn in_full(traces: Vec<Trace>) -> RunFigures {
-    let collect = verdict::collect(&traces);
+    let collect = Collect::for_verdict(&traces);
     let read = |progress: Progress| read_all(&traces, Moment::End, collect, progress);
     let processes = with_progress(read);
     caveats::warn_damage(&traces);

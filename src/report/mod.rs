@@ -10,4 +10,7 @@ pub mod shell;
 #[cfg(test)]
 mod tests;
 pub mod text;
+mod verdict;
 pub mod wording;
+
+pub use verdict::WordedVerdict;

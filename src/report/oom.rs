@@ -5,10 +5,15 @@ use std::path::Path;
 use serde::Serialize;
 use vramtrace_format::Header;
 
-use crate::analysis::oom::{Explained, Oom, OomsFound};
+use super::shell::quoted;
+use super::text::oom as words;
+use super::text::stack::place;
+use crate::analysis::oom::{
+    Advice, AdvisedChange, AtStep, Explained, Oom, OomsFound, PostMortem, UsedSum, advice,
+};
 use crate::analysis::ranks::DeviceFigures;
 use crate::analysis::whatif::Origin;
-use crate::analysis::{NamedStack, StackClassifier};
+use crate::analysis::{NamedStack, Process, StackClassifier};
 use crate::facts::{self, ProcessId};
 use crate::replay::{DeviceState, State};
 use crate::symbols::Symbols;
@@ -21,6 +26,83 @@ pub(crate) fn fits_in_words(origin: Origin) -> &'static str {
         Origin::Card => "on the same card",
         Origin::Asked => "in the same capacity",
         Origin::Reserved => "in what PyTorch had reserved before",
+    }
+}
+
+/// A failure with which a process ended: with the keys of `vramtrace oom --json`, which has more of it, and in words.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FailureFacts {
+    #[serde(flatten)]
+    pub oom: Oom,
+    pub cause: &'static str,
+    /// Which process asked for how much, when and where, in words.
+    pub title: String,
+    /// The cause in words.
+    pub text: String,
+    /// The limit in words.
+    pub limit_text: String,
+    /// The line that asked.
+    pub line: Option<String>,
+    /// The step of a training that it ended, in words. Null: none, or not looked for.
+    pub step_text: Option<String>,
+    #[serde(flatten)]
+    pub sum: UsedSum,
+    /// The cap; else what the process had, and what was left. Null: not known.
+    pub could_have_bytes: Option<u64>,
+    /// What to try, the most promising first.
+    pub advice: Vec<AdviceFacts>,
+}
+
+/// One thing to try.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AdviceFacts {
+    #[serde(flatten)]
+    pub advice: Advice,
+    /// The same in words.
+    pub text: String,
+    /// A line of shell or Python. Null: it is none.
+    pub copy: Option<String>,
+}
+
+impl FailureFacts {
+    /// Of a process after [`Process::look_closer`].
+    pub fn of(process: &Process) -> Vec<FailureFacts> {
+        let Process { definitions, header, fatal, .. } = process;
+        let stacks = fatal.iter().flat_map(|one| one.held.stacks().chain([one.oom.stack]));
+        let symbols = Symbols::of(definitions, header, stacks);
+        let classifier = StackClassifier::new(&symbols, header);
+        let facts = |one: &PostMortem| {
+            let oom = &one.oom;
+            let stack = classifier.named(oom.stack);
+            let asked = (&*definitions.site_api_name(oom.site), definitions.has_times());
+            let step = process.steps.as_ref().and_then(|steps| AtStep::of(steps, oom));
+            FailureFacts {
+                oom: oom.clone(),
+                cause: one.cause.name(),
+                title: words::title(ProcessId::of(header), one, &stack, asked),
+                text: words::why(one),
+                limit_text: words::limit(one),
+                line: place(&stack),
+                step_text: step.map(words::step),
+                sum: one.used(&classifier),
+                could_have_bytes: one.could_have(),
+                advice: advice(one).into_iter().map(AdviceFacts::of).collect(),
+            }
+        };
+        fatal.iter().map(facts).collect()
+    }
+}
+
+impl AdviceFacts {
+    fn of(advice: Advice) -> AdviceFacts {
+        let copy = match (advice.what, &advice.conf) {
+            (AdvisedChange::EmptyCache, _) => Some("torch.cuda.empty_cache()".to_string()),
+            (_, Some(conf)) => Some(format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),
+            _ => None,
+        };
+        AdviceFacts { text: words::advice(&advice), copy, advice }
     }
 }
 

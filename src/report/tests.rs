@@ -12,7 +12,6 @@ use super::html;
 use super::json::process as json;
 use super::text::layout::WIDTH;
 use super::text::{ReportOptions, details, overview, overview_hints};
-use crate::analysis::leaks::Suppressions;
 use crate::analysis::oom;
 use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::whatif::Recorded;
@@ -265,7 +264,7 @@ fn torch() -> Process {
     let file = written(&cached());
     let trace = open(file.path()).unwrap();
     let mut process = Process::read(&trace, Moment::End);
-    process.look_closer(&trace, Wanted { fatal: true, holders: true, leaks: None });
+    process.look_closer(&trace, Wanted::ALL);
     Process { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..process }
 }
 
@@ -298,9 +297,7 @@ fn a_report_decodes_a_trace_twice() {
         traces[0].decodes() - if wanted.fatal { remedy } else { 0 }
     };
     let collect = Collect { roles: Some(RolesOf::Blocks), leaks: true, ..Collect::default() };
-    let rules = Suppressions::default();
-    let all = Wanted { fatal: true, holders: true, leaks: Some((&rules, 0)) };
-    assert_eq!(decodes(Moment::End, collect, all), 2);
+    assert_eq!(decodes(Moment::End, collect, Wanted::ALL), 2);
     // The state at another moment takes a pass of its own.
     let holders = Wanted { holders: true, ..Wanted::default() };
     assert_eq!(decodes(Moment::Peak, collect, holders), 3);
@@ -365,7 +362,7 @@ fn a_long_trace_is_decoded_once() {
         t.free(n * 2_000 + 1_000, Space::Block, key);
     }
     let file = written(&t);
-    let wanted = Wanted { fatal: true, holders: true, leaks: None };
+    let wanted = Wanted::ALL;
     let held = |points| {
         let collect = Collect { roles: Some(RolesOf::Blocks), points, ..Collect::default() };
         let traces = [open(file.path()).unwrap()];

@@ -67,6 +67,7 @@ const CRATES: [Layout; 5] = [
             "analysis/fits",
             "analysis/process",
             "analysis/engine_use analysis/runs analysis/verify",
+            "analysis/verdict",
             "analysis",
         ],
         apart: &[],

@@ -290,7 +290,7 @@ test("no frame of an allocator stands as a holder", async () => {
 test("many processes: what ended, where and why; then all of them, the failed one first", async () => {
   const file = page("ranks-failed", ["ranks-oom"]);
   await look(file, {}, async (tab) => {
-    const failed = await tab.evaluate(() => window.vramtrace.facts.processes.findIndex((one) => one.failures.length > 0));
+    const failed = await tab.evaluate(() => window.vramtrace.facts.report.processes.findIndex((one) => one.failures.length > 0));
     const words = await tab.locator(".strip h2").innerText();
     assert.match(words, /^rank 1 ran out of memory first, on GPU 0 of \S+: 40\.00 MiB/);
     assert.equal(await tab.locator(".strip p").innerText(), "3 processes ended in order");

@@ -13,6 +13,7 @@ mod process;
 pub mod roles;
 mod runs;
 pub mod steps;
+mod verdict;
 pub mod verify;
 
 pub use diagnosis::{frag, leaks, oom, whatif};
@@ -20,3 +21,4 @@ pub use memory::*;
 pub use process::{Collect, Ending, NamedHoldings, Process, RolesOf, Wanted, read_all};
 pub use runs::ranks::{MergedLeak, merge_leaks, outliers};
 pub use runs::{diff, ranks};
+pub use verdict::{Verdict, VerdictKind};

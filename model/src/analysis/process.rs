@@ -58,6 +58,8 @@ pub struct Process {
     pub rests: BTreeMap<DeviceId, ResidentAtSleeps>,
     /// Filled by [`Process::look_closer`].
     pub who: Option<NamedHoldings>,
+    /// Filled by [`Process::look_closer`] where [`Collect::leaks`] was collected.
+    pub leaks: Option<Leaks>,
     /// The iterations of the whole trace, if they were collected.
     pub steps: Option<Steps>,
     /// What the first pass collected.
@@ -70,7 +72,7 @@ pub struct Process {
 pub struct Collect {
     /// For [`Wanted::holders`].
     pub roles: Option<RolesOf>,
-    /// For [`Wanted::leaks`].
+    /// For [`Process::leaks`].
     pub leaks: bool,
     /// The sizes of all allocations.
     pub sizes: bool,
@@ -94,11 +96,13 @@ pub enum RolesOf {
 
 /// What [`Process::look_closer`] finds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'r> {
+pub struct Wanted {
     pub fatal: bool,
     pub holders: bool,
-    /// The leaks of at least this many bytes, if they were collected.
-    pub leaks: Option<(&'r Suppressions, u64)>,
+}
+
+impl Wanted {
+    pub const ALL: Wanted = Wanted { fatal: true, holders: true };
 }
 
 /// What the first pass collected.
@@ -255,14 +259,15 @@ impl Process {
             sleeps: sleeps.finish(),
             rests: BTreeMap::new(),
             who: None,
+            leaks: None,
             steps,
             collected,
         }
     }
 
-    /// Fills [`Process::fatal`], [`Process::who`] and [`Process::rests`] as wanted, in one more pass over
-    /// `trace`, from which the process was read. Returns the leaks if they are wanted.
-    pub fn look_closer(&mut self, trace: &Trace, wanted: Wanted) -> Option<Leaks> {
+    /// Fills [`Process::fatal`], [`Process::who`] and [`Process::rests`] as wanted, and [`Process::leaks`], in one more
+    /// pass over `trace`, from which the process was read.
+    pub fn look_closer(&mut self, trace: &Trace, wanted: Wanted) {
         let definitions = &self.definitions;
         let level = Level::of(&self.state);
         let holders = wanted.holders && !definitions.stacks().is_empty();
@@ -282,18 +287,20 @@ impl Process {
         for fatal in &mut fatal {
             fatal.find_remedy(trace, definitions);
         }
-        // Leaks are judged at the end of the trace.
-        let at_end = self.moment == Moment::End;
-        let leaks = wanted.leaks.zip(self.collected.watched.as_ref()).filter(|_| at_end);
-        let leaks = leaks.map(|((rules, least), watched)| {
-            watched.judge(trace, definitions, &self.state, rules, least)
-        });
         self.fatal = fatal;
+        self.judge_leaks(trace);
         if holders {
             self.rests = rests.found;
             self.name_holders(trace, peaks.found, roles.map(RolesAt::of_devices));
         }
-        leaks
+    }
+
+    /// Fills [`Process::leaks`] if they were collected and the process was read to its end.
+    pub fn judge_leaks(&mut self, trace: &Trace) {
+        let watched = self.collected.watched.as_ref().filter(|_| self.moment == Moment::End);
+        let rules = Suppressions::default();
+        let judge = |of: &Watched| of.judge(trace, &self.definitions, &self.state, &rules, 0);
+        self.leaks = watched.map(judge);
     }
 
     /// The memory that each device holds at a moment, by stack and, if wanted, by role: in one more pass over

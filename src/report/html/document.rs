@@ -8,20 +8,18 @@ use base64::write::EncoderWriter;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
-use vramtrace_format::RefusedBy;
 
 use super::recorded::{OwnerKind, Recorded};
 use super::second_pass::{self, SecondPass};
 use super::tables::{Tables, tables};
+use crate::analysis::Process;
 use crate::analysis::fits::{Answer, Question, answer, marked_recordings};
-use crate::analysis::leaks::{Leak, Suppressions};
-use crate::analysis::oom::{Advice, AdvisedChange, Oom, PostMortem, UsedSum, advice};
+use crate::analysis::leaks::Leak;
+use crate::analysis::oom::PostMortem;
 use crate::analysis::roles::Role;
 use crate::analysis::steps::{Step, Steps};
-use crate::analysis::{Places, Process};
 use crate::report::json::process::ProcessesReport;
-use crate::report::json::{Document, FragFacts, LeaksReport};
-use crate::report::shell::quoted;
+use crate::report::json::{Document, FragFacts};
 use crate::report::{json, text};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
@@ -50,7 +48,7 @@ struct Facts<'r> {
     fits: Option<PageFits>,
 }
 
-const SCHEMA: &str = "vramtrace.page/3";
+const SCHEMA: &str = "vramtrace.page/4";
 
 /// Which batch fits, where marks name two batches or lengths.
 #[derive(Serialize)]
@@ -65,18 +63,8 @@ struct PageFits {
 #[derive(Serialize)]
 struct ProcessPage {
     name: String,
-    /// The format that the trace was imported from. `None`: it was recorded.
-    imported_from: Option<String>,
-    has_times: bool,
-    has_stacks: bool,
-    /// The name of the program.
-    program: String,
-    /// How it ended without a failure. `None`: with one, or the trace does not tell.
-    ended: Option<String>,
-    /// Why the run ended out of memory, as `vramtrace report` prints it; empty if it did not.
-    verdict: String,
-    /// The failures with which the run ended.
-    failures: Vec<OomOnPage>,
+    /// Of each failure of the process, in its facts. `None`: the page has no event of it.
+    failure_ordinals: Vec<Option<u64>>,
     #[serde(flatten)]
     tables: Tables,
     /// The number and the name of each kind of allocation.
@@ -93,32 +81,6 @@ struct ProcessPage {
     problems: Vec<String>,
     /// The iterations of a training, the first [`STEPS`].
     steps: Vec<Step>,
-}
-
-/// One failure, at its moment, with the keys of `vramtrace oom --json`.
-#[derive(Serialize)]
-struct OomOnPage {
-    #[serde(flatten)]
-    oom: Oom,
-    #[serde(flatten)]
-    sum: UsedSum,
-    /// NVML had a figure: the sum is what nvidia-smi shows, and managed memory.
-    in_nvidia_smi: bool,
-    /// PyTorch's cache had memory.
-    has_cache: bool,
-    /// `None`: the page has no event of it.
-    ordinal: Option<u64>,
-    could_have_bytes: Option<u64>,
-    /// What to try, the most promising first.
-    tries: Vec<Try>,
-}
-
-/// One thing to try.
-#[derive(Serialize)]
-struct Try {
-    text: String,
-    /// A line to copy. `None`: it is no line.
-    copy: Option<String>,
 }
 
 /// Maximum number of entries of each list in the facts of a device, and of leaks and steps of a process.
@@ -176,76 +138,27 @@ fn fits(traces: &[Trace]) -> Option<PageFits> {
 
 /// Assembles the facts, and fills [`Process::fatal`].
 fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPass) -> ProcessPage {
-    let SecondPass { recorded, mut fatal, frag, leaks } = pass;
+    let SecondPass { recorded, mut fatal, frag } = pass;
     for one in &mut fatal {
         one.find_remedy(trace, &process.definitions);
     }
     process.fatal = fatal;
-    let no_leak =
-        leaks.as_ref().is_some_and(|found| found.leaks.is_empty() && found.not_judged.is_none());
-    let mut leaks = LeaksReport::of(leaks.as_slice(), &Suppressions::default()).leaks;
-    leaks.truncate(LEAKS);
+    process.judge_leaks(trace);
+    let leaks = process.leaks.iter().flat_map(|found| &found.leaks);
     let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);
     let symbols = Symbols::of(&process.definitions, &process.header, stacks);
     let steps = process.steps.as_ref().map(Steps::steps).unwrap_or_default();
+    let ordinal = |one: &PostMortem| recorded.fatal.get(&one.oom.offset).copied();
     ProcessPage {
         name: name.to_string(),
-        imported_from: process.definitions.imported_from().map(str::to_string),
-        has_times: process.definitions.has_times(),
-        has_stacks: !process.definitions.stacks().is_empty(),
-        program: Places::of(&process.header).program().to_string(),
-        ended: text::verdict::ended(process, no_leak),
-        verdict: text::oom::of_page(process),
-        failures: process.fatal.iter().map(|one| failure(one, &recorded)).collect(),
+        failure_ordinals: process.fatal.iter().map(ordinal).collect(),
         tables: tables(&recorded.owners, &symbols, &process.header),
         kinds: OwnerKind::all(),
         roles: Role::ALL.map(Role::name).into(),
         recorded,
         frag: frag.into_iter().map(|one| FragFacts::of(one, trace.header())).collect(),
-        leaks,
+        leaks: leaks.take(LEAKS).cloned().collect(),
         problems: symbols.problems().to_vec(),
         steps: steps.iter().take(STEPS).cloned().collect(),
-    }
-}
-
-fn failure(one: &PostMortem, recorded: &Recorded) -> OomOnPage {
-    let sum = UsedSum::of(&one.device, &one.oom, Vec::new());
-    OomOnPage {
-        in_nvidia_smi: sum.knows_process,
-        has_cache: one.device.cache.reserved > 0,
-        ordinal: recorded.fatal.get(&one.oom.offset).copied(),
-        could_have_bytes: could_have(one),
-        tries: advice(one).iter().map(attempt).collect(),
-        oom: one.oom.clone(),
-        sum,
-    }
-}
-
-/// The cap; or what the process had and what was left. `None`: not known.
-fn could_have(one: &PostMortem) -> Option<u64> {
-    let refused = one.oom.refusal?.refused;
-    let left = match refused.by {
-        RefusedBy::Cap => return Some(refused.limit),
-        RefusedBy::Group => refused.limit.saturating_sub(refused.counted),
-        RefusedBy::Driver | RefusedBy::BadCap | RefusedBy::Warned => {
-            Some(refused.driver_free).filter(|free| *free > 0)?
-        }
-    };
-    Some(one.ours().saturating_add(left))
-}
-
-fn attempt(advice: &Advice) -> Try {
-    let text = text::oom::advice(advice);
-    match advice.what {
-        // The line stands for itself, and the text says what comes of it.
-        AdvisedChange::Setting => Try {
-            text: format!("replayed up to the failed request, it {}", text::oom::fits(advice)),
-            copy: advice
-                .conf
-                .as_ref()
-                .map(|conf| format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),
-        },
-        AdvisedChange::EmptyCache => Try { text, copy: Some("torch.cuda.empty_cache()".into()) },
-        _ => Try { text, copy: None },
     }
 }

@@ -8,7 +8,6 @@ use super::recorded::Recorded;
 use super::recorder::Recorder;
 use crate::analysis::Moment;
 use crate::analysis::frag::{Frag, FragAt};
-use crate::analysis::leaks::{Leaks, Suppressions, Watched};
 use crate::analysis::oom::{self, PostMortem, PostMortems};
 use crate::analysis::{Collect, Process, RolesOf};
 use crate::replay::{State, Until, Visitor};
@@ -34,7 +33,6 @@ pub(super) struct SecondPass {
     pub fatal: Vec<PostMortem>,
     /// At the last out-of-memory of each device, or at its peak.
     pub frag: Vec<Frag>,
-    pub leaks: Option<Leaks>,
 }
 
 /// Writes the columns of a process to `out`. The process was read to its end with [`COLLECT`].
@@ -63,10 +61,7 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;
     let frag = frags.and_then(|frags| frags.finish().ok()).unwrap_or_default();
-    let judge =
-        |watched: &Watched| watched.judge(trace, definitions, end, &Suppressions::default(), 0);
-    let leaks = process.collected.watched.as_ref().map(judge);
-    Ok(SecondPass { recorded, fatal: post_mortems.finish(), frag, leaks })
+    Ok(SecondPass { recorded, fatal: post_mortems.finish(), frag })
 }
 
 /// The size in bytes below which blocks are lumped, so that [`LIMIT`] at most are listed one by one.

@@ -49,15 +49,16 @@ fn the_page_is_closed_to_networks_and_holds_facts_and_columns() {
     }
     let facts = facts(&page);
     let process = &facts["processes"][0];
-    assert_eq!(facts["schema"], "vramtrace.page/3");
+    assert_eq!(facts["schema"], "vramtrace.page/4");
     // 4 rounds of 4 blocks, and the block for which the cache released a segment.
     assert_eq!(process["blocks"], 17);
     assert_eq!(process["memory"], 7);
-    let verdict = process["verdict"].as_str().unwrap();
-    assert!(verdict.contains("\nLINE   ") && verdict.contains("\nCAUSE  "), "{verdict}");
-    let failure = &process["failures"][0];
+    let of_report = &facts["report"]["processes"][0];
+    assert_eq!(of_report["verdict"]["kind"], "out_of_memory");
+    let failure = &of_report["failures"][0];
     let oom = process["marks"].as_array().unwrap().iter().find(|mark| mark["what"] == "oom");
-    assert_eq!(failure["ordinal"], oom.unwrap()["ordinal"], "the failure is a moment of the page");
+    let ordinal = &process["failure_ordinals"][0];
+    assert_eq!(ordinal, &oom.unwrap()["ordinal"], "the failure is a moment of the page");
     let parts = failure["used"].as_array().unwrap().iter().map(|part| part["bytes"].as_i64());
     assert_eq!(parts.sum::<Option<i64>>(), failure["used_bytes"].as_i64(), "{failure}");
     assert!(failure["used"][0]["what"] == "tensors", "{failure}");

@@ -17,19 +17,22 @@ use crate::analysis::ranks::{
 use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::steps::StepsFacts;
 use crate::analysis::{
-    GroupBy, Holder, Holding, Phase, Process, SampledMoment, SampledPhase, SleepsFacts, TakenBy,
-    outliers, reconcile, taken_by,
+    GroupBy, Holder, Holding, Moment, Phase, Places, Process, SampledMoment, SampledPhase,
+    SleepsFacts, TakenBy, Verdict, outliers, reconcile, taken_by,
 };
 use crate::replay::history::Sampled;
 use crate::replay::state::{HostSums, Inconsistencies};
 use crate::replay::{DeviceState, KindSums, OffSpan, RecorderCost, RefusalAt, Sampling};
-use crate::report::wording;
+use crate::report::oom::FailureFacts;
+use crate::report::{WordedVerdict, wording};
 
 pub const SCHEMA: &str = "vramtrace.report/3";
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessesReport<'p> {
+    /// The index of the process whose verdict is that of the run. Null: another moment than the end was requested.
+    pub verdict_of: Option<usize>,
     pub processes: Vec<ProcessFacts<'p>>,
     /// Only of several processes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,6 +44,16 @@ pub struct ProcessesReport<'p> {
 pub struct ProcessFacts<'p> {
     #[serde(flatten)]
     pub head: ProcessHead,
+    /// What `vramtrace` says of it first. Null: another moment than the end was requested.
+    pub verdict: Option<WordedVerdict>,
+    /// The failures with which it ended.
+    pub failures: Vec<FailureFacts>,
+    /// The form of the file that it was imported from. Null: it was recorded.
+    pub imported_from: Option<&'p str>,
+    pub has_times: bool,
+    pub has_stacks: bool,
+    /// The name of the program.
+    pub program: String,
     /// The size of the trace file, without erased windows (holes).
     pub trace_bytes: u64,
     pub command: Vec<String>,
@@ -206,7 +219,11 @@ pub fn report(processes: &[Process], top: usize) -> ProcessesReport<'_> {
     let odd = outliers(&figures);
     let all = processes.iter().zip(figures).zip(odd);
     let facts = all.map(|((process, figures), odd)| process_facts(process, figures, odd, top));
-    ProcessesReport { processes: facts.collect(), run: None }
+    let facts: Vec<ProcessFacts> = facts.collect();
+    let verdicts = || facts.iter().map(|of| Some(&of.verdict.as_ref()?.verdict));
+    let verdict_of = verdicts().collect::<Option<Vec<_>>>();
+    let verdict_of = verdict_of.and_then(|all| Verdict::worst(processes, &all));
+    ProcessesReport { verdict_of, processes: facts, run: None }
 }
 
 fn process_facts(
@@ -224,6 +241,12 @@ fn process_facts(
     ProcessFacts {
         sampled,
         head: ProcessHead::of(&figures),
+        verdict: (process.moment == Moment::End).then(|| WordedVerdict::of(process)),
+        failures: FailureFacts::of(process),
+        imported_from: process.definitions.imported_from(),
+        has_times: process.definitions.has_times(),
+        has_stacks: !process.definitions.stacks().is_empty(),
+        program: Places::of(header).program().to_string(),
         trace_bytes: process.trace_bytes,
         command: header.command.clone(),
         ended_in_order: figures.ended_in_order,

@@ -59,7 +59,7 @@ fn figures(leak: &Leak, running: bool) -> String {
 }
 
 /// `, +1.50 MiB/s`; empty where nothing grows.
-pub(super) fn growth(rate: Option<f64>) -> String {
+pub(in crate::report) fn growth(rate: Option<f64>) -> String {
     rate.map_or(String::new(), |rate| format!(", +{}/s", size(rate as u64)))
 }
 
@@ -101,7 +101,7 @@ fn verdict(all: usize, sure: usize) -> String {
 
 /// The verdict, the time that was observed, and warnings.
 fn head(found: &Leaks) -> String {
-    let sure = found.leaks.iter().filter(|leak| leak.is_sure()).count();
+    let sure = found.sure().count();
     let name = paint(BOLD, &process_name(found));
     let verdict = match found.not_judged {
         Some(why) => paint(WARN, &format!("leaks were not judged: {why}")),

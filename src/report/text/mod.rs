@@ -20,7 +20,6 @@ pub mod steps;
 mod sum;
 mod torch;
 pub mod tree;
-pub mod verdict;
 pub mod whatif;
 
 pub use hints::{hints, overview_hints};

@@ -9,6 +9,7 @@ use super::layout::{
 };
 use super::{engine, holders, oom, phases, sleeps, sum, torch};
 use crate::analysis::oom::Swallowed;
+use crate::analysis::ranks::ProcessEnd;
 use crate::analysis::{Level, Moment, Process};
 use crate::replay::{Certainty, DeviceState, InUse, KindSums, RecorderCost};
 use crate::report::wording;
@@ -135,11 +136,12 @@ fn ended(process: &Process) -> String {
         let what = if of_torch { "torch.OutOfMemoryError" } else { "out of memory" };
         return paint(BAD, &format!("{what}{how}"));
     }
-    if process.ending.ended_ns.is_some() {
-        return "in order".into();
-    }
-    if process.running {
-        return "not yet: it is running; this is how far its trace goes".into();
+    match process.end() {
+        ProcessEnd::InOrder => return "in order".into(),
+        ProcessEnd::Running => {
+            return "not yet: it is running; this is how far its trace goes".into();
+        }
+        _ => {}
     }
     let off = process.ending.off.last().is_some_and(|off| off.until_ns.is_none());
     let so = if off { ", while the recording was off" } else { "; all up to then is here" };

@@ -4,7 +4,6 @@
 import type { Document as Fits } from "./generated/fits.ts";
 import type { Document as Frag } from "./generated/frag.ts";
 import type { Document as Leaks } from "./generated/leaks.ts";
-import type { Explained, ListedOom } from "./generated/oom.ts";
 import type { Document as Report, Step as StepFacts } from "./generated/report.ts";
 
 export type ProcessFacts = Report["processes"][number];
@@ -29,17 +28,8 @@ export interface HolderName {
   why?: string;
 }
 
-/** A failure with which the run ended. */
-export interface Failure extends Pick<ListedOom, "device" | "at_s" | "level" | "size_bytes" | "refused_by">, Pick<Explained, "used" | "used_bytes"> {
-  ordinal: number | null;
-  /** The cap; else what the process could have had. */
-  could_have_bytes: number | null;
-  /** NVML had a figure. */
-  in_nvidia_smi: boolean;
-  has_cache: boolean;
-  /** The most promising first. */
-  tries: { text: string; copy: string | null }[];
-}
+/** A failure with which the process ended. */
+export type Failure = ProcessFacts["failures"][number];
 
 export interface Mark {
   ordinal: number;
@@ -51,15 +41,8 @@ export interface Mark {
 
 export interface ProcessPage {
   name: string;
-  imported_from: string | null;
-  has_times: boolean;
-  has_stacks: boolean;
-  program: string;
-  /** How it ended without a failure; null: with one, or the trace does not tell. */
-  ended: string | null;
-  /** Why it ended out of memory, as `vramtrace report` prints it; or nothing. */
-  verdict: string;
-  failures: Failure[];
+  /** Of each of its failures; null: the page has no event of it. */
+  failure_ordinals: (number | null)[];
   /** Node of the innermost frame, kind, device, holder, library and 1. */
   owners: [number, number, number, number, number][];
   holders: HolderName[];

@@ -30,7 +30,7 @@ async function section(id: string): Promise<Uint8Array<ArrayBuffer>> {
 export async function loadFacts(): Promise<Facts> {
   const text = new TextDecoder().decode(await section("facts"));
   const facts = JSON.parse(text) as Facts;
-  if (facts.schema !== "vramtrace.page/3") throw new Error(`unknown data: ${facts.schema}`);
+  if (facts.schema !== "vramtrace.page/4") throw new Error(`unknown data: ${facts.schema}`);
   return facts;
 }
 

@@ -43,11 +43,11 @@ function made(): Model {
   const name = (line: string, library: number) => ({ line, function: "f", caller: "", library });
   const page = {
     name: "p", owners: [[0, 1, 0, 0, 1], [0, 12, 0, 1, 2], [0, 12, 0, 1, 2]],
-    holders: [name("a.py:1", 1), name("b.py:2", 2)], libraries: ["A", "B"], failures: [],
+    holders: [name("a.py:1", 1), name("b.py:2", 2)], libraries: ["A", "B"], failure_ordinals: [],
     phases: { names: [], ranges: [], more: false, moments: [] }, steps: [], peaks: { 0: 5 }, gaps: [[6, 6]],
     roles: ["weights", "unknown", "free in cache"], lumped_below: 0,
   } as unknown as ProcessPage;
-  return new Model(stream, page, { devices: [] } as unknown as ProcessFacts, 0);
+  return new Model(stream, page, { devices: [], failures: [] } as unknown as ProcessFacts, 0);
 }
 
 test("steps have the first row below the timeline, phases the rows below", () => {

@@ -223,13 +223,14 @@ export class Model {
 
   /** The failure with which the run ended on this device. */
   get failure(): Failure | null {
-    return this.page.failures.find((one) => (one.device ?? 255) === this.device) ?? null;
+    return this.facts.failures.find((one) => (one.device ?? 255) === this.device) ?? null;
   }
 
   /** Its moment. */
   get failed(): number | null {
     const { failure } = this;
-    return failure && (failure.ordinal ?? this.at(failure.at_s * 1e9));
+    const ordinal = failure && this.page.failure_ordinals[this.facts.failures.indexOf(failure)];
+    return ordinal ?? (failure && this.at(failure.at_s * 1e9));
   }
 
   /** The moment that the page shows first: the failure where there is one, else the peak. */

@@ -2,10 +2,10 @@
 
 import { copyButton, el, fill, row, table, theme } from "../base/dom.ts";
 import { clean, count, duration, percent, seconds, size } from "../base/units.ts";
-import type { FitsFacts, FragFacts, LeakFacts } from "../data/facts.ts";
+import type { Failure, FitsFacts, FragFacts, LeakFacts } from "../data/facts.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
-import { lead } from "./verdict.ts";
+import { besideLine, lead } from "./verdict.ts";
 
 export class AdviceView implements View {
   readonly node = el("section", { class: "advice", label: "Advice" });
@@ -17,7 +17,7 @@ export class AdviceView implements View {
     const { page } = model;
     const here = <T extends { device: number | null }>(all: T[]) => all.filter((one) => (one.device ?? 255) === model.device);
     const leaks = here(page.leaks);
-    const tries = model.failure?.tries ?? [];
+    const tries = model.failure?.advice ?? [];
     const { fits } = this.page.facts;
     fill(
       this.node,
@@ -31,9 +31,9 @@ export class AdviceView implements View {
     );
   }
 
-  private attempt(one: { text: string; copy: string | null }): HTMLElement {
+  private attempt(one: Failure["advice"][number]): HTMLElement {
     if (one.copy === null) return el("li", { text: clean(one.text, 300) });
-    return el("li", {}, el("code", { text: clean(one.copy, 300) }), copyButton(one.copy), el("span", { class: "dim", text: `  ${clean(one.text, 300)}` }));
+    return el("li", {}, el("code", { text: clean(one.copy, 300) }), copyButton(one.copy), el("span", { class: "dim", text: `  ${clean(besideLine(one), 300)}` }));
   }
 
   private fitting(facts: FitsFacts): HTMLElement {

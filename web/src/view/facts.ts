@@ -20,7 +20,7 @@ export class FactsView implements View {
       ["host", `${facts.host}, pid ${facts.pid}${facts.rank === null ? "" : `, rank ${facts.rank}`}`],
       ["started", dateOf(facts.started_unix_s)],
       ["duration", seconds(facts.duration_s * 1e9)],
-      ["ended", endOf(facts, model.page) || "not recorded"],
+      ["ended", endOf(facts) || "not recorded"],
       ["events", count(facts.events)],
     ];
     if (device) {

@@ -2,34 +2,34 @@
 
 import { el, fill } from "../base/dom.ts";
 import { clean, duration, size } from "../base/units.ts";
-import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
+import type { ProcessFacts } from "../data/facts.ts";
 import type { Model } from "../model/model.ts";
 import type { Page } from "./page.ts";
-import { growing } from "./verdict.ts";
+import { leakOf } from "./verdict.ts";
 
 const base = (path: string) => path.split("/").pop() ?? path;
 
 /** What the page is about; an imported trace names no program. */
-function programOf(page: ProcessPage, label: string): string {
-  return page.program || base(label);
+function programOf(facts: ProcessFacts, label: string): string {
+  return facts.program || base(label);
 }
 
 /** How the run ended; empty: an imported trace does not tell. */
-export function endOf(facts: ProcessFacts, page: ProcessPage): string {
-  if (page.failures.length) {
-    const what = page.failures.some((one) => one.level === "tensor") ? "torch.OutOfMemoryError" : "out of memory";
-    return facts.ended_in_order || page.imported_from !== null ? what : `${what}, and not in order`;
+export function endOf({ ended, ended_in_order: inOrder, failures, imported_from: form }: ProcessFacts): string {
+  if (failures.length) {
+    const what = failures.some((one) => one.level === "tensor") ? "torch.OutOfMemoryError" : "out of memory";
+    return inOrder || form !== null ? what : `${what}, and not in order`;
   }
-  if (page.imported_from !== null) return "";
-  if (facts.ended_in_order) return "in order";
-  return facts.running ? "not yet: it was running" : "not in order: killed, crashed or left by _exit";
+  if (ended === "unknown") return "";
+  if (ended === "in_order") return "in order";
+  return ended === "running" ? "not yet: it was running" : "not in order: killed, crashed or left by _exit";
 }
 
 /** What the tab says of the run. */
 export function titleOf(model: Model, label: string): string {
-  const program = programOf(model.page, label);
+  const program = programOf(model.facts, label);
   if (model.failure) return clean(`OOM, ${program}`, 100);
-  if (growing(model)) return clean(`leak, ${program}`, 100);
+  if (leakOf(model)) return clean(`leak, ${program}`, 100);
   return clean(`${program}: ${size(model.top(model.peak))}`, 100);
 }
 
@@ -53,7 +53,7 @@ function select(label: string, options: [string, string][], value: string, chang
 export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn: () => void): void {
   const { store, facts, model } = page;
   const device = model.deviceFacts;
-  const end = endOf(model.facts, model.page);
+  const end = endOf(model.facts);
   // Of an imported trace only the number is known.
   const product = device && device.total_bytes !== null ? device.name : "";
   const gpu = device ? `${device.device === null ? "GPU ?" : `GPU ${device.device}`} ${product}`.trim() : "";
@@ -61,7 +61,7 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
   const part = (name: string, text: string, title = "") => (text ? el("span", { class: name, text: clean(text, 160), title: clean(title, 300) }) : null);
   fill(
     into,
-    el("strong", { class: "program", text: clean(programOf(model.page, facts.label), 60), title: clean(facts.label, 300) }),
+    el("strong", { class: "program", text: clean(programOf(model.facts, facts.label), 60), title: clean(facts.label, 300) }),
     facts.processes.length > 1
       ? select("Process", facts.processes.map((one, n) => [String(n), base(one.name)]), String(store.state.process), (value) =>
           store.set({ process: Number(value), device: -1, pin: null, view: null, range: null, second: null }))
@@ -73,8 +73,8 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
     part("gpu", gpu),
     part("dim host", model.facts.host),
     part("dim date", dateOf(model.facts.started_unix_s)),
-    part("dim ran", model.page.has_times ? `ran ${duration(model.facts.duration_s * 1e9)}` : ""),
-    part(model.page.failures.length || end.startsWith("not in order") ? "end bad" : "end", end && `ended ${end}`),
+    part("dim ran", model.facts.has_times ? `ran ${duration(model.facts.duration_s * 1e9)}` : ""),
+    part(model.facts.failures.length || end.startsWith("not in order") ? "end bad" : "end", end && `ended ${end}`),
     part("command", command || facts.label, facts.label),
     el("button", { class: "switch", text: "theme", title: "light or dark (T)", on: { click: turn } }),
   );

@@ -5,7 +5,7 @@ import { clean, several, size } from "../base/units.ts";
 import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
 import { endOf } from "./header.ts";
 import type { Page, View } from "./page.ts";
-import { printed } from "./verdict.ts";
+import { askedBy } from "./verdict.ts";
 
 /** From so many processes on, cells have no names. */
 const MANY = 32;
@@ -30,10 +30,9 @@ export class Strip implements View {
   constructor(private readonly page: Page) {
     this.cells = page.facts.processes.map((one, which) => {
       const facts = page.facts.report.processes[which];
-      const first = one.failures.reduce((least, { at_s: at }) => Math.min(least, at), Infinity);
-      const began = facts.started_unix_s;
-      const killed = one.imported_from === null && !facts.ended_in_order && !facts.running && one.failures.length === 0;
-      return { which, facts, page: one, failed: first === Infinity ? null : began + first, killed };
+      const [first] = facts.failures;
+      const killed = facts.ended === "cut_off";
+      return { which, facts, page: one, failed: first ? facts.started_unix_s + first.at_s : null, killed };
     });
   }
 
@@ -63,9 +62,8 @@ export class Strip implements View {
     const killed = this.cells.filter((cell) => cell.killed);
     const words: string[] = [];
     if (first) {
-      const [failure] = first.page.failures;
-      const [asked] = printed(first.page.verdict)[0].get("LINE") ?? [size(failure.size_bytes)];
-      words.push(`${first.page.name} ran out of memory first, on GPU ${failure.device ?? "?"} of ${first.facts.host}: ${asked}`);
+      const [failure] = first.facts.failures;
+      words.push(`${first.page.name} ran out of memory first, on GPU ${failure.device ?? "?"} of ${first.facts.host}: ${askedBy(failure)}`);
       if (others.length) words.push(`${several(others.length, "other process").replace("processs", "processes")} too`);
     }
     if (killed.length) {
@@ -79,7 +77,7 @@ export class Strip implements View {
   /** The processes without a failure; `failed`: others have one. */
   private others(failed: boolean): string {
     const rest = this.cells.filter((cell) => cell.failed === null && !cell.killed);
-    const inOrder = rest.filter((cell) => cell.facts.ended_in_order && cell.page.imported_from === null).length;
+    const inOrder = rest.filter((cell) => cell.facts.ended === "in_order").length;
     const running = rest.filter((cell) => cell.facts.running).length;
     const all = several(this.cells.length, "process").replace("processs", "processes");
     const words = failed ? [] : [inOrder === this.cells.length ? `${all}, all ended in order` : all];
@@ -99,7 +97,7 @@ export class Strip implements View {
       "button",
       {
         class: `cell ${state}${this.page.process === which ? " chosen" : ""}`,
-        title: clean(`${name}: ${size(peakOf(facts))} at its peak, ended ${endOf(facts, page) || "as imported"}`, 200),
+        title: clean(`${name}: ${size(peakOf(facts))} at its peak, ended ${endOf(facts) || "as imported"}`, 200),
         on: { click: () => store.set({ process: which, device: -1, pin: null, view: null, range: null, second: null, filter: null }) },
       },
       el("span", { class: "name", text: clean(name, 30) }),

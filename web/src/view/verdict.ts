@@ -26,8 +26,15 @@ export function lead(stack: StackFacts): string {
   return line ? line + (caller ? `, from ${caller}` : "") : "no line is known";
 }
 
-export function growing(model: Model): LeakFacts | undefined {
-  return model.page.leaks.find((leak) => leak.verdict === "growing" && leak.confidence >= 0.5);
+/** The leak that the verdict is about. */
+export function leakOf(model: Model): LeakFacts | null {
+  const { verdict } = model.facts;
+  return verdict?.kind === "leak" ? verdict.leak : null;
+}
+
+/** `600.00 MiB asked by train.py:31`. */
+export function askedBy({ size_bytes: bytes, line }: Failure): string {
+  return line === null ? size(bytes) : `${size(bytes)} asked by ${line}`;
 }
 
 function row(label: string, ...lines: (string | HTMLElement)[]): HTMLElement {
@@ -36,22 +43,14 @@ function row(label: string, ...lines: (string | HTMLElement)[]): HTMLElement {
   return el("div", { class: "verdict-row" }, el("span", { class: "label", text: label }), el("span", {}, ...lines.map(line)));
 }
 
-/** For each failure the lines that `vramtrace report` prints, by their label; the title has none. An indented line goes
- * with the label above it. */
-export function printed(text: string): Map<string, string[]>[] {
-  const all: Map<string, string[]>[] = [];
-  let lines: string[] = [];
-  for (const line of text.split("\n").filter((line) => line.trim())) {
-    const [whole, label] = /^(LINE|CAUSE|LIMIT|STEP)? */.exec(line)!;
-    if (!whole) all.push(new Map());
-    if (label || !whole) all[all.length - 1].set(label ?? "", (lines = []));
-    lines.push(line.slice(whole.length));
-  }
-  return all;
+/** What stands beside the line to copy: the words of a setting begin with it. */
+export function besideLine({ conf, text }: Failure["advice"][number]): string {
+  return conf ? text.slice(text.indexOf("(")) : text;
 }
 
 /** The parts of what was in use at a failure. */
-function partsOf({ used, used_bytes: whole, has_cache: cached }: Failure): UsedParts {
+function partsOf({ used, used_bytes: whole }: Failure): UsedParts {
+  const cached = used.some(({ what }) => what === "tensors" || what === "torch_cache");
   const sum = (...names: string[]) => used.filter(({ what }) => names.includes(what)).reduce((all, { bytes }) => all + bytes, 0);
   const tensors = cached ? sum("tensors") : sum("tensors", "library", "rounding");
   const [cache, context] = [sum("torch_cache"), sum("context")];
@@ -76,19 +75,19 @@ export class Verdict implements View {
   draw(): void {
     const { model } = this.page;
     fill(this.node, ...this.words(model), ...this.odd(), ...warnings(model));
-    const bad = model.failure !== null || growing(model);
+    const bad = model.failure !== null || leakOf(model);
     this.node.dataset.tone = bad ? "bad" : "good";
   }
 
   private words(model: Model): HTMLElement[] {
     const { failure } = model;
-    if (failure) return this.failed(model, failure);
-    const leak = growing(model);
+    if (failure) return this.failed(failure);
+    const leak = leakOf(model);
     if (leak) {
-      const rate = leak.rate_bytes_per_s ?? 0;
+      const rate = leak.rate_bytes_per_s;
       const soon = leak.exhausted_in_s;
       return [
-        el("h2", { text: `LEAK: ${size(rate)} a second` }),
+        el("h2", { text: rate === null ? `LEAK: ${size(leak.bytes)}` : `LEAK: ${size(rate)} a second` }),
         row("LINE", lead(leak)),
         row("HELD", `${size(leak.bytes)} in ${several(leak.count, leak.level === "tensor" ? "block" : "allocation")} at the end`),
         ...leak.evidence.slice(0, 2).map((text, n) => row(n ? "" : "WHY", text)),
@@ -99,19 +98,17 @@ export class Verdict implements View {
   }
 
   /** What ended the run. */
-  private failed(model: Model, failure: Failure): HTMLElement[] {
-    const parts = printed(model.page.verdict)[model.page.failures.indexOf(failure)];
-    const of = (label: string) => parts.get(label) ?? [];
+  private failed(failure: Failure): HTMLElement[] {
     const known = failure.in_nvidia_smi ? "in nvidia-smi" : "recorded";
     const [most, capped] = [failure.could_have_bytes, failure.refused_by === "cap"];
     const limit = most === null ? "" : ` of ${(capped ? limitOf : size)(most)}`;
     const word = capped ? `counted by the cap${limit}` : limit ? `${known}${limit} that it could have` : known;
     return [
-      el("h2", { text: clean(of("").join(" ") || "OUT OF MEMORY", 300) }),
-      row("CAUSE", ...of("CAUSE")),
-      row("LIMIT", ...of("LIMIT")),
-      ...(of("LINE").length > 0 ? [row("LINE", ...of("LINE"))] : []),
-      ...(of("STEP").length > 0 ? [row("STEP", ...of("STEP"))] : []),
+      el("h2", { text: clean(`OUT OF MEMORY  ${failure.title}`, 300) }),
+      row("CAUSE", failure.text),
+      row("LIMIT", failure.limit_text),
+      ...(failure.line === null ? [] : [row("LINE", askedBy(failure))]),
+      ...(failure.step_text === null ? [] : [row("STEP", failure.step_text)]),
       row("USED", usedBar({ ...partsOf(failure), bytes: failure.used_bytes, limit: most, asked: failure.size_bytes, word })),
       ...this.best(failure),
     ];
@@ -119,15 +116,15 @@ export class Verdict implements View {
 
   /** The one thing to try; the others stand under Advice. */
   private best(failure: Failure): HTMLElement[] {
-    const best = failure.tries[0];
+    const best = failure.advice.at(0);
     if (!best) return [];
-    const more = failure.tries.length > 1 && el("button", {
+    const more = failure.advice.length > 1 && el("button", {
       class: "link",
-      text: `${failure.tries.length - 1} more under Advice`,
+      text: `${failure.advice.length - 1} more under Advice`,
       on: { click: () => this.page.store.set({ tab: "advice" }) },
     });
     const line = best.copy ? el("div", {}, el("code", { text: clean(best.copy, 300) }), copyButton(best.copy)) : el("div", { text: clean(best.text, 300) });
-    const rest = el("div", { class: "dim" }, best.copy ? `${clean(best.text, 300)}  ` : "", more);
+    const rest = el("div", { class: "dim" }, best.copy ? `${clean(besideLine(best), 300)}  ` : "", more);
     const made = row("TRY", line, rest);
     made.classList.add("fix");
     return [made];
@@ -158,7 +155,9 @@ export class Verdict implements View {
       row("USED", usedBar({ ...partsAt(model, at), bytes: top, limit: device.total_bytes, asked: 0, word: word + card })),
     ];
     const [largest] = holders(model, at);
-    if (model.page.ended !== null) words.push(row("ENDED", model.page.ended));
+    const { ended, verdict } = model.facts;
+    const text = verdict?.text ?? "";
+    if (ended === "in_order" || ended === "cut_off") words.push(row("ENDED", ended === "in_order" ? `in order, ${text}` : text));
     if (largest) words.push(row("HOLDER", `${size(largest.bytes)}, ${percent(largest.bytes, at.total)}: ${model.holderLine(largest.holder)}`));
     if (device.torch) {
       const highest = model.allocated.highest(0, model.last);

@@ -21,11 +21,11 @@ export function warnings(model: Model): HTMLElement[] {
   if (!model.hasProcessFigure && model.last > 0) {
     all.push("The trace has no figure of nvidia-smi: the top edge is what was recorded, allocations and contexts");
   }
-  if (!model.page.has_stacks && model.last > 0) {
-    const form = model.page.imported_from;
+  if (!model.facts.has_stacks && model.last > 0) {
+    const form = model.facts.imported_from;
     all.push(form ? `The trace was made from a ${form}: it has no stacks` : "The trace has no stacks");
   }
-  if (!model.page.has_times) all.push("The trace has no times: events are in order, a microsecond apart");
+  if (!model.facts.has_times) all.push("The trace has no times: events are in order, a microsecond apart");
   return all.map((text) => el("p", { class: "warning", role: "status", text: clean(text, 500) }));
 }
 

@@ -10,7 +10,7 @@ mod tests;
 
 use serde::Serialize;
 
-use crate::analysis::leaks::{Leaks, Suppressions};
+use crate::analysis::leaks::Leaks;
 use crate::analysis::ranks::{ProcessFigures, failed, read_within};
 use crate::analysis::{Collect, Moment, Process, RolesOf, Wanted, parallel};
 use crate::trace::Trace;
@@ -102,10 +102,8 @@ fn in_full(trace: &Trace, judged: Judged) -> ProcessRecord {
     let roles = Some(RolesOf::Blocks);
     let collect = Collect { roles, leaks, over_time: true, points: true, ..Collect::default() };
     let mut process = Process::read_with(trace, Moment::End, collect, &mut |_, _| {});
-    let rules = Suppressions::default();
-    let wanted = Wanted { fatal: true, holders: true, leaks: leaks.then_some((&rules, 0)) };
-    let found = process.look_closer(trace, wanted);
+    process.look_closer(trace, Wanted::ALL);
     let mut record = records::record(&ProcessFigures::of(&process), Some(&process));
-    record.leaks = found.map(|found| records::leaks(&found, judged.least));
+    record.leaks = process.leaks.map(|found| records::leaks(&found, judged.least));
     record
 }

@@ -8,7 +8,6 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, SummaryMoment};
 
 use crate::analysis::leaks::{Leak, Leaks, UnusedRule};
-use crate::analysis::oom::{Advice, Oom, PostMortem, advice};
 use crate::analysis::ranks::{
     Card, DeviceFigures, FiguresSource, Imbalance, ProcessFigures, cards, failed, held_at,
     imbalance,
@@ -17,9 +16,8 @@ use crate::analysis::roles::HeldByRole;
 use crate::analysis::{GroupBy, Holder, Process, StackClassifier};
 use crate::facts::{self, ProcessId};
 use crate::report::json::ProcessHead;
-use crate::report::text::oom;
+use crate::report::oom::{AdviceFacts, FailureFacts};
 use crate::report::text::stack::place;
-use crate::symbols::Symbols;
 
 /// What a process held and how it ended. Sizes are bytes; a key that is null is not known.
 #[derive(Debug, Serialize)]
@@ -38,8 +36,8 @@ pub struct ProcessRecord {
     pub source: &'static str,
     pub devices: Vec<DeviceRecord>,
     /// The failure with which it ended.
-    pub out_of_memory: Option<OomRecord>,
-    pub advice: Option<AdviceRecord>,
+    pub out_of_memory: Option<FailureFacts>,
+    pub advice: Option<AdviceFacts>,
     /// Null: not looked for.
     pub leaks: Option<Vec<JudgedLeak>>,
 }
@@ -65,25 +63,12 @@ pub struct DeviceRecord {
     pub by_role_at_peak: Option<BTreeMap<String, u64>>,
 }
 
-/// A failure, with the keys of `vramtrace oom --json`.
-#[derive(Clone, Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct OomRecord {
-    #[serde(flatten)]
-    pub oom: Oom,
-    pub cause: &'static str,
-    /// The cause in words.
-    pub text: String,
-    /// The line that asked.
-    pub line: Option<String>,
-}
-
 /// The source of a process whose events were all read, with all that follows from them.
 const IN_FULL: &str = "events";
 
 /// `in_full`: the process, where its events were all read, after [`Process::look_closer`].
 pub(super) fn record(figures: &ProcessFigures, in_full: Option<&Process>) -> ProcessRecord {
-    let fatal = in_full.and_then(|process| process.fatal.first());
+    let failure = in_full.and_then(|process| FailureFacts::of(process).into_iter().next());
     let source = match figures.source {
         _ if in_full.is_some() => IN_FULL,
         FiguresSource::Events => "replay",
@@ -99,8 +84,8 @@ pub(super) fn record(figures: &ProcessFigures, in_full: Option<&Process>) -> Pro
         executable: header.executable.clone(),
         source,
         devices: devices(figures, in_full),
-        out_of_memory: in_full.zip(fatal).map(|(process, fatal)| oom_record(process, fatal)),
-        advice: fatal.and_then(advice_record),
+        advice: failure.as_ref().and_then(|failure| failure.advice.first().cloned()),
+        out_of_memory: failure,
         leaks: None,
     }
 }
@@ -154,23 +139,6 @@ fn by_library(holders: &[Holder], id: DeviceId) -> BTreeMap<String, u64> {
     bounded(all)
 }
 
-fn oom_record(process: &Process, fatal: &PostMortem) -> OomRecord {
-    let symbols = Symbols::of(&process.definitions, &process.header, [fatal.oom.stack]);
-    let classifier = StackClassifier::new(&symbols, &process.header);
-    OomRecord {
-        cause: fatal.cause.name(),
-        text: oom::why(fatal),
-        line: place(&classifier.named(fatal.oom.stack)),
-        oom: fatal.oom.clone(),
-    }
-}
-
-fn advice_record(fatal: &PostMortem) -> Option<AdviceRecord> {
-    let best = advice(fatal).into_iter().next()?;
-    let text = oom::advice(&best);
-    Some(AdviceRecord { advice: best, text })
-}
-
 /// The leaks of a process, each with whether the run fails by it.
 pub(super) fn leaks(found: &Leaks, least: Option<u64>) -> Vec<JudgedLeak> {
     let judged = |leak: &Leak| JudgedLeak {
@@ -217,7 +185,7 @@ pub struct JobRecord {
     pub leaks: Option<u64>,
     pub worst_leak: Option<WorstLeak>,
     /// For the process that failed first.
-    pub advice: Option<AdviceRecord>,
+    pub advice: Option<AdviceFacts>,
     /// `lowest` and `highest` count the lines of the processes from 0. Null: fewer than two used GPU memory.
     pub imbalance: Option<Imbalance>,
 }
@@ -232,7 +200,7 @@ pub struct FailureRecord {
     pub ended: &'static str,
     pub unix_s: f64,
     /// Null: it did not run out of memory, or its events were not read.
-    pub out_of_memory: Option<OomRecord>,
+    pub out_of_memory: Option<FailureFacts>,
 }
 
 #[derive(Debug, Serialize)]
@@ -362,16 +330,6 @@ pub struct JudgedLeak {
     pub line: Option<String>,
     #[serde(flatten)]
     pub leak: Leak,
-}
-
-/// The best thing to try after an out-of-memory.
-#[derive(Clone, Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct AdviceRecord {
-    #[serde(flatten)]
-    pub advice: Advice,
-    /// The same in words.
-    pub text: String,
 }
 
 /// Names with more bytes than the others have a key of their own.

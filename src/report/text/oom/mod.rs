@@ -8,7 +8,6 @@ mod wording;
 
 pub use full::{OomOptions, text};
 pub use list::{none, none_of, others, swallowed};
-pub(in crate::report) use summary::{TITLE, fatal, fatal_of, of_page};
+pub(in crate::report) use summary::{TITLE, fatal, fatal_of, title};
 pub(in crate::report::text) use summary::{labelled, next};
-pub(super) use wording::limit;
-pub(in crate::report) use wording::{advice, fits, why};
+pub(in crate::report) use wording::{advice, limit, step, why};

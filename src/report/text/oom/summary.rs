@@ -3,11 +3,11 @@
 use super::super::layout::{BAD, BOLD, DIM, PLAIN, paint, room, wrapped};
 use super::super::stack::place;
 use super::wording;
-use crate::analysis::oom::{AtStep, PostMortem, advice};
-use crate::analysis::{Level, NamedStack, Process, StackClassifier};
+use crate::analysis::oom::PostMortem;
+use crate::analysis::{Level, NamedStack, Process};
 use crate::facts::ProcessId;
+use crate::report::oom::FailureFacts;
 use crate::report::shell;
-use crate::symbols::Symbols;
 use crate::units::{clean, seconds, size};
 
 pub(in crate::report) const TITLE: &str = "OUT OF MEMORY";
@@ -40,7 +40,7 @@ pub(super) fn titled(title: &str) -> String {
 }
 
 /// Which process asked for how much, when and where. `api`: the driver's function. `timed`: the trace has times.
-pub(super) fn title(
+pub(in crate::report) fn title(
     process: ProcessId,
     one: &PostMortem,
     stack: &NamedStack,
@@ -57,35 +57,6 @@ pub(super) fn title(
     format!("{process}{at}: {who} asked for {}{place}", size(one.oom.size))
 }
 
-/// The failures with which a process ended: the stack that asked, the title, and the step of a training.
-fn named(process: &Process) -> Vec<(&PostMortem, NamedStack, String, Option<String>)> {
-    let definitions = &process.definitions;
-    let asked = process.fatal.iter().map(|one| one.oom.stack);
-    let symbols = Symbols::of(definitions, &process.header, asked);
-    let classifier = StackClassifier::new(&symbols, &process.header);
-    let named = process.fatal.iter().map(|fatal| {
-        let oom = &fatal.oom;
-        let stack = classifier.named(oom.stack);
-        let asked = (&*definitions.site_api_name(oom.site), definitions.has_times());
-        let title = title(ProcessId::of(&process.header), fatal, &stack, asked);
-        let step = process.steps.as_ref().and_then(|steps| AtStep::of(steps, oom));
-        (fatal, stack, title, step.map(wording::step))
-    });
-    named.collect()
-}
-
-/// The same for the page, which has a figure of what was in use, and what to try: each line with its label.
-pub(in crate::report) fn of_page(process: &Process) -> String {
-    let one = |(fatal, stack, title, step): (&PostMortem, NamedStack, String, Option<String>)| {
-        let line = place(&stack).map(|line| format!("{} asked by {line}", size(fatal.oom.size)));
-        let [line, step] = [("LINE", line), ("STEP", step)]
-            .map(|(label, text)| text.map_or(String::new(), |text| format!("{label}   {text}\n")));
-        let (limit, why) = (wording::limit(fatal), wording::why(fatal));
-        format!("{TITLE}  {title}\n{line}CAUSE  {why}\nLIMIT  {limit}\n{step}")
-    };
-    named(process).into_iter().map(one).collect()
-}
-
 /// The short post-mortems of a process; empty if it did not end out of memory.
 pub(in crate::report) fn fatal(process: &Process) -> String {
     fatal_of(process, &format!(" {}", shell::path(&process.trace)), "")
@@ -94,20 +65,20 @@ pub(in crate::report) fn fatal(process: &Process) -> String {
 /// As [`fatal`]. `given`: the arguments that name the process in a command, each after a space. `also`: what became
 /// of other processes.
 pub(in crate::report) fn fatal_of(process: &Process, given: &str, also: &str) -> String {
-    let one = |(fatal, _, title, step): (&PostMortem, _, String, Option<String>)| {
-        let advice: Vec<String> = advice(fatal).iter().take(1).map(wording::advice).collect();
+    let one = |fatal: FailureFacts| {
+        let advice: Vec<String> = fatal.advice.into_iter().take(1).map(|best| best.text).collect();
         [
-            format!("\n{}", titled(&title)),
-            labelled("limit", PLAIN, &[wording::limit(fatal)]),
-            labelled("why", PLAIN, &[wording::why(fatal)]),
-            labelled("step", PLAIN, step.as_slice()),
+            format!("\n{}", titled(&fatal.title)),
+            labelled("limit", PLAIN, &[fatal.limit_text]),
+            labelled("why", PLAIN, &[fatal.text]),
+            labelled("step", PLAIN, fatal.step_text.as_slice()),
             labelled("try", BOLD, &advice),
             also.to_string(),
             next("oom", given),
         ]
         .concat()
     };
-    named(process).into_iter().map(one).collect()
+    FailureFacts::of(process).into_iter().map(one).collect()
 }
 
 /// The command to run next. It stays on one line, to be copied.

@@ -25,7 +25,7 @@ pub(super) fn process(id: ProcessId, one: &PostMortem) -> String {
 }
 
 /// `23 asked 1.31 GiB; the largest requests of steps 1 to 22: 409.60 MiB to 921.60 MiB`.
-pub(super) fn step(step: AtStep) -> String {
+pub(in crate::report) fn step(step: AtStep) -> String {
     let AtStep { number, earlier_low_bytes, earlier_high_bytes, asked, .. } = step;
     let before = match number - 1 {
         1 => "step 1".to_string(),
@@ -41,7 +41,7 @@ pub(super) fn step(step: AtStep) -> String {
 }
 
 /// The limit that the request exceeded, and the free memory of the card.
-pub(in crate::report::text) fn limit(one: &PostMortem) -> String {
+pub(in crate::report) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
     let limit = match refused {
         Some(Refused { by, counted, limit, .. }) => {
@@ -154,7 +154,7 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
 }
 
 /// Where the replay of a setting fits: `fits under the same cap, 1.29 GiB to spare`.
-pub(in crate::report) fn fits(advice: &Advice) -> String {
+fn fits(advice: &Advice) -> String {
     let under = advice.under.map_or("", fits_in_words);
     format!("fits {under}, {} to spare", size(advice.spare_bytes.unwrap_or(0)))
 }

@@ -273,6 +273,16 @@ pub struct Leaks {
 }
 
 impl Leaks {
+    /// Growth was judged, and there is no sign of a leak.
+    pub fn is_none(&self) -> bool {
+        self.not_judged.is_none() && self.leaks.is_empty()
+    }
+
+    /// The leaks that count.
+    pub fn sure(&self) -> impl Iterator<Item = &Leak> {
+        self.leaks.iter().filter(|leak| leak.is_sure())
+    }
+
     /// Keeps the results of some devices.
     pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
         self.leaks.retain(|leak| wanted(leak.device));

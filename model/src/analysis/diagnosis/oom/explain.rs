@@ -107,15 +107,10 @@ fn named(
         |(small, bytes): &&(bool, u64)| *bytes < if *small { of_small } else { of_large };
     let unusable = one.holes.iter().filter(unusable).map(|(_, bytes)| *bytes).sum();
     one.cache.unusable_bytes = Some(unusable);
-    // The sums of the cache include its blocks; what the driver took is a part of its own.
-    let mut beside = one.held.clone();
-    beside.held.retain(|owner, _| !owner.of_cache && owner.cause.is_none());
-    let libraries = classifier.holders(&beside, GroupBy::Library);
-    let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
     Explained {
         answer: OomAnswer::of(&one),
         stack: classifier.named(one.oom.stack),
-        sum: UsedSum::of(&one.device, &one.oom, libraries),
+        sum: one.used(&classifier),
         card_bytes: one.card_bytes,
         neighbours: one.oom.neighbours.clone(),
         live_is_known: one.live_is_known,

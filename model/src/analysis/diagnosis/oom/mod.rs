@@ -33,7 +33,7 @@ use vramtrace_format::oom::{self, Figures, OtherLimit};
 use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
 use crate::analysis::frag::is_small;
-use crate::analysis::{Holdings, Level};
+use crate::analysis::{GroupBy, Holdings, Level, StackClassifier};
 use crate::replay::{DeviceState, SegmentAt, State, Until, Visitor};
 use crate::trace::{Definitions, Trace};
 
@@ -112,6 +112,28 @@ impl PostMortem {
     pub fn ours(&self) -> u64 {
         let known = || self.device.live_bytes.saturating_add(self.device.context_bytes);
         self.device.process_bytes().unwrap_or_else(known)
+    }
+
+    /// The cap; or what the process had and what was left. `None`: not known.
+    pub fn could_have(&self) -> Option<u64> {
+        let refused = self.oom.refusal?.refused;
+        let left = match refused.by {
+            RefusedBy::Cap => return Some(refused.limit),
+            RefusedBy::Group => refused.limit.saturating_sub(refused.counted),
+            RefusedBy::Driver => Some(refused.driver_free).filter(|free| *free > 0)?,
+            RefusedBy::BadCap | RefusedBy::Warned => return None,
+        };
+        Some(self.ours().saturating_add(left))
+    }
+
+    /// What was in use. `classifier`: with the stacks of `held`.
+    pub fn used(&self, classifier: &StackClassifier) -> UsedSum {
+        // The sums of the cache include its blocks; what the driver took is a part of its own.
+        let mut beside = self.held.clone();
+        beside.held.retain(|owner, _| !owner.of_cache && owner.cause.is_none());
+        let libraries = classifier.holders(&beside, GroupBy::Library).into_iter();
+        let libraries = libraries.map(|holder| (holder.library, holder.bytes)).collect();
+        UsedSum::of(&self.device, &self.oom, libraries)
     }
 
     /// Whether a cap refused the request: a higher one might have served it.

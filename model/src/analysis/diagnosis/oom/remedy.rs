@@ -1,7 +1,5 @@
 //! Replays the requests up to an out-of-memory under other settings of PyTorch's allocator.
 
-use vramtrace_format::RefusedBy;
-
 use super::PostMortem;
 use crate::allocator::Conf;
 use crate::analysis::Level;
@@ -52,8 +50,8 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
 /// The limit of the process, where others share the cap or the card.
 fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
     let known = capacities_of(recorded).into_iter().next();
-    let with = |free: u64| one.ours().saturating_add(free);
-    let Some(refused) = one.oom.refusal.map(|at| at.refused) else {
+    if one.oom.refusal.is_none() {
+        let with = |free: u64| one.ours().saturating_add(free);
         // Neither PyTorch's own limit nor that of an imported run is in the trace. It was not lower than
         // what PyTorch had reserved; a full card left what the driver said.
         let peak = one.device.cache.peak_reserved.bytes.saturating_sub(one.cache.reserved_bytes);
@@ -64,17 +62,8 @@ fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
             true => card.or(Some(reserved)),
             false => known,
         };
-    };
-    let (bytes, origin) = match refused.by {
-        RefusedBy::Cap => (Some(refused.limit), Origin::Cap),
-        RefusedBy::Group => {
-            (Some(with(refused.limit.saturating_sub(refused.counted))), Origin::Cap)
-        }
-        RefusedBy::Driver if refused.driver_free > 0 => {
-            (Some(with(refused.driver_free)), Origin::Card)
-        }
-        RefusedBy::Driver | RefusedBy::BadCap | RefusedBy::Warned => (None, Origin::Card),
-    };
+    }
+    let origin = if one.is_capped() { Origin::Cap } else { Origin::Card };
     let capacity = |bytes: u64| Capacity { bytes, origin };
-    bytes.filter(|bytes| *bytes > 0).map(capacity).or(known)
+    one.could_have().filter(|bytes| *bytes > 0).map(capacity).or(known)
 }

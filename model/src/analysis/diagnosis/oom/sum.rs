@@ -75,7 +75,7 @@ pub struct UsedSum {
     #[serde(rename = "managed_bytes")]
     pub managed: u64,
     /// NVML had a figure: the sum includes what only NVML shows.
-    #[serde(skip)]
+    #[serde(rename = "in_nvidia_smi")]
     pub knows_process: bool,
 }
 

@@ -7,8 +7,10 @@
 //! below 64 MiB or a tenth of the median never counts.
 
 use serde::Serialize;
+use vramtrace_format::Header;
 
 use super::{DeviceFigures, ProcessFigures};
+use crate::analysis::Process;
 use crate::facts;
 use crate::units::size;
 
@@ -57,15 +59,30 @@ pub struct Failed {
     pub index: usize,
 }
 
+impl ProcessEnd {
+    fn of(failed: bool, in_order: bool, running: bool, header: &Header) -> ProcessEnd {
+        match (failed, in_order, running) {
+            (true, _, _) => ProcessEnd::OutOfMemory,
+            // Imported.
+            (false, _, false) if header.pid == 0 => ProcessEnd::Unknown,
+            (false, true, _) => ProcessEnd::InOrder,
+            (false, false, true) => ProcessEnd::Running,
+            (false, false, false) => ProcessEnd::CutOff,
+        }
+    }
+}
+
 impl ProcessFigures {
     pub fn end(&self) -> ProcessEnd {
-        match (self.failed_ns, self.ended_in_order, self.running) {
-            (Some(_), _, _) => ProcessEnd::OutOfMemory,
-            (None, true, _) => ProcessEnd::InOrder,
-            (None, false, true) => ProcessEnd::Running,
-            (None, false, false) if self.header.pid == 0 => ProcessEnd::Unknown,
-            (None, false, false) => ProcessEnd::CutOff,
-        }
+        let failed = self.failed_ns.is_some();
+        ProcessEnd::of(failed, self.ended_in_order, self.running, &self.header)
+    }
+}
+
+impl Process {
+    /// How it ended, whether or not a request failed.
+    pub fn end(&self) -> ProcessEnd {
+        ProcessEnd::of(false, self.ended_in_order(), self.running, &self.header)
     }
 }
 
