@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder, cap_event, training_stacks};
-use testkit::{Scratch, vramtrace};
+use testkit::{Scratch, unpacked, vramtrace};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{
     Cause, Definition, DeviceId, Event, Kind, Mark, PoolId, RefusedBy, Space, StackId, Took,
@@ -263,6 +263,50 @@ fn held<'v>(holders: impl IntoIterator<Item = &'v Value>) -> Vec<[u64; 2]> {
     let mut all: Vec<_> = holders.into_iter().map(figures).collect();
     all.sort_unstable();
     all
+}
+
+/// The first screen words the verdict that the documents and the page have.
+#[test]
+fn the_verdict_is_one_fact_of_all_views() {
+    let scratch = Scratch::new();
+    let page = scratch.0.join("page.html");
+    let mut kinds = BTreeSet::new();
+    scratch.write("import.csv", unpacked("tests/data/cache_churn.csv.gz"));
+    for path in recorded().into_iter().chain([scratch.0.join("import.csv")]) {
+        let name = path.display();
+        let report = json(&["report"], &path).unwrap();
+        let of = report["verdict_of"].as_u64().unwrap() as usize;
+        let verdict = &report["processes"][of]["verdict"];
+        let screen = vramtrace().arg(&path).output().unwrap().stdout;
+        let screen = String::from_utf8(screen).unwrap();
+        let (of_process, _) = screen.split_once("  next ").unwrap();
+        let word = |key: &str| verdict[key].as_str();
+        let next = format!("  next       vramtrace {} ", word("next").unwrap());
+        assert!(of_process.contains(word("text").unwrap()), "{name}: {verdict}\n{screen}");
+        assert!(screen.contains(&next), "{name}: {verdict}\n{screen}");
+        match word("line") {
+            Some(line) => assert!(screen.contains(&format!("  line       {line}\n")), "{screen}"),
+            None => assert!(!screen.contains("  line "), "{name}: {verdict}\n{screen}"),
+        }
+        let at_peak = json(&["report", "--at", "peak"], &path).unwrap();
+        assert_eq!(
+            [&at_peak["verdict_of"], &at_peak["processes"][0]["verdict"]],
+            [&Value::Null; 2]
+        );
+        if !kinds.insert(word("kind").unwrap().to_string()) {
+            continue;
+        }
+        let to_page = ["report", "--html", "--force", "-o", page.to_str().unwrap()];
+        assert!(vramtrace().args(to_page).arg(&path).status().unwrap().success());
+        let facts = section(&std::fs::read_to_string(&page).unwrap(), "facts");
+        let on_page: Value = serde_json::from_slice(&facts).unwrap();
+        let on_page = &on_page["report"]["processes"][of]["verdict"];
+        for key in ["kind", "device", "at_s", "text", "leak", "next"] {
+            assert_eq!(on_page[key], verdict[key], "{name}: {key}");
+        }
+    }
+    let all = ["cut_off", "in_order", "leak", "not_known", "out_of_memory", "refused_and_went_on"];
+    assert_eq!(kinds.iter().map(String::as_str).collect::<Vec<_>>(), all);
 }
 
 #[test]
