@@ -1,15 +1,11 @@
 # Allocates in the main interpreter, in a sub-interpreter on the same thread, and in the main one again;
-# prints for each what Python says of its stack, as frames_situations.py does. Python 3.8 to 3.13.
+# prints for each what Python says of its stack, as frames_situations.py does. Python 3.12 and 3.13.
 import sys
 
 if sys.version_info >= (3, 13):
     import _interpreters as interpreters
-
-    settings = ("legacy",)
 else:
     import _xxsubinterpreters as interpreters
-
-    settings = ()
 
 SETUP = '''
 import ctypes, json, sys
@@ -38,9 +34,9 @@ assert released.cuCtxSetCurrent(context) == 0
 
 
 def create():
-    if sys.version_info[:2] == (3, 12):
+    if sys.version_info < (3, 13):
         return interpreters.create(isolated=False)
-    return interpreters.create(*settings)
+    return interpreters.create("legacy")
 
 
 def around(script):

@@ -12,7 +12,6 @@ mod freed_codes;
 pub mod layout;
 pub mod memory;
 mod others;
-pub mod several;
 pub mod walk;
 
 use crate::capture::python::frame_cache::FrameCache;
@@ -22,7 +21,6 @@ use crate::runtime::lock::Lock;
 use crate::runtime::mapped_modules::Loaded;
 use layout::{Chain, Layout, LayoutError};
 use memory::{Careful, Memory, Plain};
-use several::Interpreters;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -53,10 +51,9 @@ pub struct Interpreter {
     state: AtomicU8,
     /// Where the interpreter's variable is.
     finalizing: usize,
-    /// From 3.12 on it returns the state that the thread ran last; before that the thread's first one.
+    /// From 3.12 on it returns the state that the thread ran last; before that the thread's first one, also in a
+    /// sub-interpreter.
     this_thread: extern "C" fn() -> *mut c_void,
-    /// For sub-interpreters up to 3.11.
-    interpreters: Option<Interpreters>,
     code_type: usize,
     pub layout: Layout,
     /// Address range of the interpreter loop's code (up to 3.10, where each Python frame has its own
@@ -202,12 +199,6 @@ impl Interpreter {
             Ok(layout) => layout,
             Err(why) => return Some(Err(why)),
         };
-        let interpreters = (layout.minor <= 11)
-            .then(|| {
-                let newest = function("PyInterpreterState_Head")?;
-                Some(Interpreters { newest, current: function("_PyThreadState_UncheckedGet")? })
-            })
-            .flatten();
         let finalizing = runtime + layout.finalizing;
         if !finalizing.is_multiple_of(align_of::<AtomicUsize>()) {
             return Some(Err(LayoutError::UnknownRuntime));
@@ -230,7 +221,6 @@ impl Interpreter {
             layout,
             code_type,
             this_thread,
-            interpreters,
             finalizing,
             loops,
         }))
@@ -248,11 +238,6 @@ impl Interpreter {
             return None;
         }
         let thread = (self.this_thread)();
-        if let Some(interpreters) = self.interpreters.filter(Interpreters::are_several)
-            && let Some(running) = interpreters.running(&self.layout)
-        {
-            return Some(running);
-        }
         (!thread.is_null()).then_some(thread as usize)
     }
 
@@ -284,11 +269,10 @@ impl Interpreter {
         let walked = self.walk(careful, thread, all);
         let walked = walked.ok_or("its frames are not laid out as this version's are")?;
         for frame in &frames[..walked.frames] {
-            let code = code::read(careful, &self.layout, frame.code);
-            let code = code.ok_or("its code objects are not laid out as this version's are")?;
-            if code.file.is_empty() && code.name.is_empty() || code.first_line < 0 {
-                return Err("its code objects have no names");
-            }
+            let code = code::read(careful, &self.layout, frame.code).filter(|code| {
+                code.first_line >= 0 && !(code.file.is_empty() && code.name.is_empty())
+            });
+            code.ok_or("its code objects are not laid out as this version's are")?;
         }
         Ok(walked)
     }
