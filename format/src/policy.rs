@@ -28,8 +28,6 @@ pub enum OomReport {
     /// To stderr.
     #[default]
     Stderr,
-    /// To a file next to the trace.
-    File,
     /// To the trace only.
     Off,
 }
@@ -37,9 +35,8 @@ pub enum OomReport {
 impl OomReport {
     /// Parses a value; surrounding spaces are ignored.
     pub fn parse(text: &str) -> Result<OomReport, NotUnderstood> {
-        use OomReport::{File, Off, Stderr};
-        let all = [("stderr", Stderr), ("file", File), ("off", Off)];
-        one_of(text.trim(), &all, "is not stderr, file or off")
+        let all = [("stderr", OomReport::Stderr), ("off", OomReport::Off)];
+        one_of(text.trim(), &all, "is not stderr or off")
     }
 }
 
@@ -97,7 +94,6 @@ mod tests {
         assert_eq!(Mode::parse("refuse"), Ok(Mode::Refuse));
         assert_eq!(Mode::parse("warn"), Ok(Mode::Warn));
         assert_eq!(OomReport::parse("stderr"), Ok(OomReport::Stderr));
-        assert_eq!(OomReport::parse("file"), Ok(OomReport::File));
         assert_eq!(OomReport::parse("off"), Ok(OomReport::Off));
         assert_eq!(soft("6GiB"), Ok(Limit::Bytes(6 << 30)));
         assert_eq!(soft("80%").map(|limit| limit.bytes(1000)), Ok(800));
@@ -110,9 +106,7 @@ mod tests {
     #[test]
     fn what_is_not_says_what_would_be_right() {
         assert!(Mode::parse("Warn!").unwrap_err().to_string().contains("refuse or warn"));
-        assert!(
-            OomReport::parse("stdout").unwrap_err().to_string().contains("stderr, file or off")
-        );
+        assert!(OomReport::parse("file").unwrap_err().to_string().contains("stderr or off"));
         assert!(soft("0=80%").unwrap_err().to_string().contains("80%"));
         assert!(soft("80").unwrap_err().to_string().contains("unit"));
         assert!(soft("0%").unwrap_err().to_string().contains("above 0"));

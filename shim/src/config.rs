@@ -16,7 +16,7 @@ use vramtrace_format::recordspec::{self, OVERHEAD_DEFAULT, Recording};
 use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, Tensors};
 
-/// All variables. For others a line names the nearest of these.
+/// All variables. Others have a line.
 pub const KNOWN: [&str; 22] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
@@ -173,9 +173,6 @@ impl Config {
         self.out = Out::Off;
         self.runtime_directory = None;
         self.live_directory = None;
-        if self.oom_report == OomReport::File {
-            self.oom_report = OomReport::Stderr;
-        }
         self.test_panic = None;
         self.test_clock = false;
     }
@@ -303,6 +300,15 @@ impl Config {
         }
     }
 
+    fn unknown(&mut self, name: &OsStr) {
+        if name.as_bytes().starts_with(b"VRAMTRACE_") {
+            let name = name.to_string_lossy();
+            let complaint =
+                format!("{name} is not a variable of vramtrace; docs/ENV.md lists them");
+            self.complaints.push(complaint);
+        }
+    }
+
     /// Prints what was wrong with the environment. Called once, by the thread that made the process state.
     pub fn complain(&self) {
         for complaint in &self.complaints {
@@ -332,22 +338,6 @@ impl Config {
     /// What a setting of [`SETTINGS`] was when the process began to use its GPU.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-
-    fn unknown(&mut self, name: &OsStr) {
-        /// A name that differs by more is not proposed.
-        const MOST_EDITS: usize = 4;
-        if !name.as_bytes().starts_with(b"VRAMTRACE_") {
-            return;
-        }
-        let name = name.to_string_lossy();
-        let nearest = KNOWN.into_iter().map(|known| (distance(known, &name), known)).min();
-        self.complaints.push(match nearest {
-            Some((edits, known)) if edits <= MOST_EDITS => {
-                format!("{name} is not a variable of vramtrace; meant {known}?")
-            }
-            _ => format!("{name} is not a variable of vramtrace; docs/ENV.md lists them"),
-        });
     }
 }
 
@@ -422,22 +412,6 @@ fn environment() -> Vec<(OsString, OsString)> {
         }
     }
     found
-}
-
-/// The edit distance of two names.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let change = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

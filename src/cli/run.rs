@@ -74,8 +74,7 @@ pub struct Args {
     /// [env: VRAMTRACE_OVERHEAD]
     #[arg(long, value_name = "PERCENT")]
     overhead: Option<String>,
-    /// Where the reason of an out-of-memory is written: `stderr`, `file` (beside the trace, with
-    /// the end .oom.txt) or `off` [env: VRAMTRACE_OOM_REPORT]
+    /// Where the reason of an out-of-memory is written: `stderr` or `off` [env: VRAMTRACE_OOM_REPORT]
     #[arg(long, value_name = "WHERE")]
     oom_report: Option<String>,
     /// Put the simulated driver in front: no GPU is needed

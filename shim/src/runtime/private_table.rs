@@ -63,20 +63,6 @@ impl Opened<'_> {
     pub fn number(&self) -> i32 {
         self.number
     }
-
-    /// `Err`: errno.
-    pub fn write_all(&self, mut rest: &[u8]) -> Result<(), i32> {
-        while !rest.is_empty() {
-            let wrote = system::write(self.number, rest);
-            match usize::try_from(wrote) {
-                Ok(0) => return Err(libc::EIO),
-                Ok(wrote) => rest = &rest[wrote..],
-                Err(_) if errno::get() == libc::EINTR => {}
-                Err(_) => return Err(errno::get()),
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Opened<'_> {

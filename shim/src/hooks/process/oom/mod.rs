@@ -6,7 +6,6 @@
 //! | stacks that hold memory, and holes between blocks | `held` |
 //! | source lines of stacks, libraries | `names` |
 //! | all figures together, as text | `message` |
-//! | the file, where one is wanted | `file` |
 //! | the next error, and how the process ends | `aftermath` |
 //!
 //! It is written when PyTorch gives up, at the exit if the last request on a device was refused, or at
@@ -34,7 +33,6 @@
 
 mod aftermath;
 mod burst;
-mod file;
 pub mod held;
 mod message;
 pub mod names;
@@ -43,7 +41,6 @@ use crate::hooks::process::state::Process;
 use crate::model::ledger::{DEVICES, device_at, device_index};
 use crate::runtime::errno;
 use crate::runtime::lock::Lock;
-use crate::runtime::log;
 use crate::runtime::own_stack;
 use crate::runtime::stderr;
 use crate::runtime::uncancelled::uncancelled;
@@ -288,6 +285,7 @@ fn requested(
 fn write_now(p: &'static Process, refusal: Refusal) {
     let device = refusal.event.device;
     let all = || {
+        p.patched_entries.look(p);
         let held = held::look(p, device, OF_BLOCKS_MOST);
         let neighbours = neighbours(p, device);
         write(p, &Report { refusal, held, neighbours });
@@ -303,16 +301,7 @@ fn write(p: &'static Process, report: &Report) {
     for &(pid, bytes) in &found.neighbours {
         p.trace_writer.record(&Event::Neighbour { device: found.event.device, pid, bytes });
     }
-    let text = match p.config.oom_report {
-        OomReport::Off => return,
-        _ => message::summary(&found),
-    };
-    if let Some(trace) = p.trace_writer.path().filter(|_| p.config.oom_report == OomReport::File) {
-        let Err(error) = file::write(&trace, &text) else { return };
-        log::line(format_args!(
-            "cannot write the post-mortem beside {}: {error}; it follows here",
-            trace.display()
-        ));
+    if p.config.oom_report == OomReport::Stderr {
+        stderr::write(message::summary(&found).as_bytes());
     }
-    stderr::write(text.as_bytes());
 }
