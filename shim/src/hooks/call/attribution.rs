@@ -66,10 +66,7 @@ impl TrackedCall {
                 }
                 Attribution::BySome(cause, bytes) => book(cause, StackId(0), 0, bytes),
                 // The reading books these.
-                Attribution::ByOriginator(..)
-                | Attribution::ByOriginators(..)
-                | Attribution::Less(_)
-                | Attribution::Nothing => {}
+                Attribution::ByOriginator(..) | Attribution::Less(_) | Attribution::Nothing => {}
             }
         };
         let own = AttributedReading { taking, on_growth: &mut on_growth };

@@ -106,7 +106,7 @@ fn charged_to(made: Option<Instantiation>) -> Followed {
         stack: made.stack,
         ..Originator::unnamed(Cause::Graphs)
     });
-    Followed { doing: DriverActivity::Graphs, originator, nodes: made.map_or(0, |made| made.nodes) }
+    Followed { doing: DriverActivity::Graphs, originator }
 }
 
 fn call_for(call: Call<impl Row>, exec: GraphExec) -> Followed {

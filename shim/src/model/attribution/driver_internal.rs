@@ -7,8 +7,7 @@
 //!   gets the cause that all these kinds share, or [`Cause::Other`], and no call.
 //! * What the driver takes for an executable graph belongs to the call that instantiated it, whenever it
 //!   shows. Calls for graphs of one such call are not told apart: they have the same originator. Where
-//!   graphs of several are meant, and of nothing else, the growth is divided among them by the nodes of the
-//!   graphs; where a call or the nodes of a graph are not known, it gets the cause only.
+//!   graphs of several are meant, or calls run at once, the growth gets the cause only.
 //! * Growth that shows after no such call stays unattributed, also later.
 //! * A call that is not followed (cuCtxSetCurrent) may take memory too. It shows as the next
 //!   followed call's, unless another reading comes between. (Measured: the driver takes such memory
@@ -17,7 +16,6 @@
 //!   bytes, then from the latest. A context's end frees everything that was taken in it.
 
 use super::at_peak::AtPeak;
-use super::originators::Originators;
 use crate::runtime::fallible::TryPush;
 use vramtrace_format::{Cause, ContextId, SiteId, StackId};
 
@@ -119,13 +117,31 @@ pub struct Followed {
     pub doing: DriverActivity,
     /// Who is charged, where that is known before the growth: the call that instantiated the graph.
     pub originator: Option<Originator>,
-    /// Of a call for a graph, the graph's nodes; 0 = not known.
-    pub nodes: u32,
 }
 
 impl From<DriverActivity> for Followed {
     fn from(doing: DriverActivity) -> Followed {
-        Followed { doing, originator: None, nodes: 0 }
+        Followed { doing, originator: None }
+    }
+}
+
+/// Who is charged for the calls that one reading shows.
+#[derive(Clone, Copy, Debug, Default)]
+enum Originators {
+    #[default]
+    None,
+    One(Originator),
+    /// Or of some call it is not known.
+    Several,
+}
+
+impl Originators {
+    fn and(self, call: Followed) -> Originators {
+        match (self, call.originator) {
+            (Originators::None, Some(of)) => Originators::One(of),
+            (Originators::One(known), Some(of)) if known == of => self,
+            _ => Originators::Several,
+        }
     }
 }
 
@@ -137,8 +153,6 @@ pub enum Attribution {
     ByCall(u64),
     /// Growth, by calls for graphs that this one instantiated.
     ByOriginator(Originator, u64),
-    /// Growth, by calls for graphs that several instantiated, to be [divided](Originators::divide) among them.
-    ByOriginators(Originators, u64),
     /// Growth, by one or several of the calls in progress.
     BySome(Cause, u64),
     /// A decrease, to be subtracted from originators.
@@ -164,8 +178,6 @@ pub struct DriverInternal {
     /// The originator of the last call, and how many calls in a row had it.
     last: Option<Originator>,
     in_a_row: u32,
-    /// The calls for graphs in progress.
-    graph_calls: Originators,
 }
 
 impl DriverInternal {
@@ -179,7 +191,7 @@ impl DriverInternal {
 
     pub fn wait(&mut self, call: Followed) {
         self.waiting = self.waiting.with(call.doing);
-        self.waiting_for.add(call);
+        self.waiting_for = self.waiting_for.and(call);
     }
 
     /// The number of calls up to this one, in a row, that had its originator.
@@ -198,16 +210,7 @@ impl DriverInternal {
     /// Whether all calls that wait have one originator, which is not this call's: what they took can be told apart
     /// from what it takes only before it begins.
     pub fn waits_for_other(&self, call: Followed) -> bool {
-        self.waiting_for.only().is_some_and(|maker| call.originator != Some(maker))
-    }
-
-    /// A call for a graph begins.
-    pub fn graph_call_begins(&mut self, call: Followed) {
-        self.graph_calls.add(call);
-    }
-
-    pub fn graph_call_ends(&mut self, call: Followed) {
-        self.graph_calls.remove(call);
+        matches!(self.waiting_for, Originators::One(maker) if call.originator != Some(maker))
     }
 
     /// `hidden`: the bytes that a reading shows now. `own`: the call after which it was made; `others`:
@@ -226,18 +229,11 @@ impl DriverInternal {
         if wait {
             return Attribution::Nothing;
         }
-        let only_graphs = ActivitySet::default().with(DriverActivity::Graphs);
-        let is_graph_call = own.is_some_and(|call| call.doing == DriverActivity::Graphs);
-        let in_progress = match (own, others == only_graphs) {
-            // This call is one of those.
-            (_, true) if is_graph_call => self.graph_calls,
-            (Some(call), true) => self.graph_calls.and(Originators::of(call)),
-            (None, true) => self.graph_calls,
-            (Some(call), false) if others.is_empty() => Originators::of(call),
-            (None, false) if others.is_empty() => Originators::default(),
-            _ => Originators::unknown(),
+        let originators = match own {
+            _ if !others.is_empty() => Originators::Several,
+            Some(call) => self.waiting_for.and(call),
+            None => self.waiting_for,
         };
-        let originators = self.waiting_for.and(in_progress);
         self.settled = hidden;
         match own {
             _ if exact => {
@@ -249,13 +245,11 @@ impl DriverInternal {
         if hidden > before {
             let grown = hidden - before;
             let doing = own.map_or(involved, |call| involved.with(call.doing));
-            let is_divisible = || doing == only_graphs && originators.divide(grown).is_some();
-            return match (own, originators.only()) {
+            return match (own, originators) {
                 (None, _) if involved.is_empty() => Attribution::Nothing,
-                (_, Some(originator)) => Attribution::ByOriginator(originator, grown),
-                (Some(_), None) if involved.is_empty() => Attribution::ByCall(grown),
-                (_, None) if is_divisible() => Attribution::ByOriginators(originators, grown),
-                (_, None) => Attribution::BySome(doing.common(), grown),
+                (_, Originators::One(originator)) => Attribution::ByOriginator(originator, grown),
+                (Some(_), _) if involved.is_empty() => Attribution::ByCall(grown),
+                _ => Attribution::BySome(doing.common(), grown),
             };
         }
         // Unattributed bytes are subtracted first, unless this call frees its own.

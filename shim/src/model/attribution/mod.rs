@@ -3,5 +3,4 @@
 
 mod at_peak;
 pub mod driver_internal;
-mod originators;
 pub mod unattributed;

@@ -53,9 +53,6 @@ pub struct AttributedReading<'a> {
 impl Drop for ActivityGuard {
     fn drop(&mut self) {
         self.watched.active[self.call.doing as usize].fetch_sub(1, Ordering::Relaxed);
-        if self.call.doing == DriverActivity::Graphs {
-            self.watched.account.lock().graph_call_ends(self.call);
-        }
     }
 }
 
@@ -117,9 +114,6 @@ impl NvmlReader {
         }
         if watched.account.lock().waits_for_other(call) && self.is_within_budget(p) {
             self.read_within_budget(p, device, false, None);
-        }
-        if doing == DriverActivity::Graphs {
-            watched.account.lock().graph_call_begins(call);
         }
         watched.active[doing as usize].fetch_add(1, Ordering::Relaxed);
         Some(ActivityGuard { watched, device, call })
@@ -199,11 +193,6 @@ impl NvmlReader {
                 });
             }
             (Attribution::ByOriginator(maker, bytes), _) => self.book(p, device.id, maker, bytes),
-            (Attribution::ByOriginators(originators, bytes), _) => {
-                for (maker, part) in originators.divide(bytes).into_iter().flatten() {
-                    self.book(p, device.id, maker, part);
-                }
-            }
             (_, Some(own)) => (own.on_growth)(showed),
             (Attribution::BySome(cause, bytes), None) => {
                 self.book(p, device.id, Originator::unnamed(cause), bytes);

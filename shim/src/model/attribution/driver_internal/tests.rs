@@ -12,7 +12,7 @@ fn line(stack: u32) -> Originator {
 }
 
 fn graph(stack: u32) -> Followed {
-    Followed { doing: DriverActivity::Graphs, originator: Some(line(stack)), nodes: 0 }
+    Followed { doing: DriverActivity::Graphs, originator: Some(line(stack)) }
 }
 
 #[test]
@@ -67,54 +67,15 @@ fn graphs_of_several_lines_are_never_one_lines() {
 }
 
 #[test]
-fn threads_that_capture_at_once_are_one_line_only_if_they_are() {
+fn graph_calls_at_once_have_no_line() {
     let graphs = NONE.with(DriverActivity::Graphs);
     let mut account = DriverInternal::default();
-    let mut both = |own: u32, other: u32, hidden: u64| {
-        account.graph_call_begins(graph(own));
-        account.graph_call_begins(graph(other));
-        let found = account.settle(hidden, Some(graph(own)), graphs, true);
-        account.graph_call_ends(graph(own));
-        account.graph_call_ends(graph(other));
-        found
-    };
-    assert_eq!(both(1, 1, 2), Attribution::ByOriginator(line(1), 2));
-    assert_eq!(both(1, 2, 4), Attribution::BySome(Cause::Graphs, 2));
-    assert_eq!(both(2, 2, 6), Attribution::ByOriginator(line(2), 2), "the calls have ended");
-    let more = graphs.with(DriverActivity::Loading);
-    let found = account.settle(8, Some(graph(1)), more, true);
+    let found = account.settle(2, Some(graph(1)), graphs, true);
+    assert_eq!(found, Attribution::BySome(Cause::Graphs, 2));
+    let found = account.settle(4, Some(graph(1)), graphs.with(DriverActivity::Loading), true);
     assert_eq!(found, Attribution::BySome(Cause::Other, 2));
-}
-
-#[test]
-fn graphs_of_several_lines_share_by_their_nodes() {
-    let graphs = NONE.with(DriverActivity::Graphs);
-    let sized = |stack, nodes| Followed { nodes, ..graph(stack) };
-    let mut account = DriverInternal::default();
-    let parts = |found| match found {
-        Attribution::ByOriginators(all, bytes) => {
-            all.divide(bytes).unwrap().map(|(of, bytes)| (of.stack.0, bytes)).collect()
-        }
-        other => panic!("{other:?}"),
-    };
-    account.graph_call_begins(sized(1, 100));
-    account.graph_call_begins(sized(2, 300));
-    let found: Vec<_> = parts(account.settle(8, Some(sized(1, 100)), graphs, true));
-    assert_eq!(found, [(1, 2), (2, 6)]);
-    account.graph_call_ends(sized(1, 100));
-    account.graph_call_begins(sized(3, 300));
-    let found: Vec<_> = parts(account.settle(16, Some(sized(3, 300)), graphs, true));
-    assert_eq!(found, [(3, 4), (2, 4)], "the first call has ended");
-    account.graph_call_ends(sized(2, 300));
-    account.graph_call_ends(sized(3, 300));
-    account.wait(sized(1, 100));
-    let found: Vec<_> = parts(account.settle(20, Some(sized(2, 300)), NONE, true));
-    assert_eq!(found, [(1, 1), (2, 3)]);
-    // Beside another kind of call nothing is divided.
-    account.wait(DriverActivity::Loading.into());
-    account.wait(sized(1, 100));
-    let found = account.settle(24, Some(sized(2, 300)), NONE, true);
-    assert_eq!(found, Attribution::BySome(Cause::Other, 4));
+    let alone = account.settle(6, Some(graph(1)), NONE, true);
+    assert_eq!(alone, Attribution::ByOriginator(line(1), 2));
 }
 
 #[test]
