@@ -4,6 +4,7 @@ mod imports;
 mod lines;
 mod opening;
 mod sources;
+mod statics;
 mod test_files;
 mod tokens;
 

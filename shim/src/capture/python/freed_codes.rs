@@ -12,20 +12,18 @@ use crate::runtime::elf::Object;
 use crate::runtime::mapped_modules::Mark;
 use std::ffi::c_void;
 use std::mem::transmute;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// Twice their number, of all interpreters so far, and while they are counted 1 more.
-static FREED: &AtomicU64 = &EACH_CALL.codes_freed;
-
-/// A number that changes with each code object that is freed. Even: they are not counted.
+/// A number that changes with each code object that is freed: twice their number, of all interpreters so far, and while they are
+/// counted 1 more.
 #[inline(always)]
 pub fn all() -> u64 {
-    FREED.load(Ordering::Acquire)
+    EACH_CALL.codes_freed.load(Ordering::Acquire)
 }
 
 /// Another interpreter's code is read from now on.
 pub fn end() {
-    FREED.fetch_and(!1, Ordering::Relaxed);
+    EACH_CALL.codes_freed.fetch_and(!1, Ordering::Relaxed);
 }
 
 type Deallocate = unsafe extern "C-unwind" fn(*mut c_void);
@@ -36,7 +34,7 @@ static REPLACED: AtomicUsize = AtomicUsize::new(0);
 
 /// Stands in the place of the interpreter's `code_dealloc`, which may run Python code (callbacks of weak references).
 unsafe extern "C-unwind" fn code_freed(code: *mut c_void) {
-    FREED.fetch_add(2, Ordering::Relaxed);
+    EACH_CALL.codes_freed.fetch_add(2, Ordering::Relaxed);
     // The interpreter read this function's address by a plain load.
     fence(Ordering::Acquire);
     // SAFETY: the interpreter's function, kept before this one took its place, with the interpreter's argument.
@@ -74,7 +72,9 @@ pub unsafe fn count_frees(interpreter: &Object, code_type: usize) -> Option<Mark
         place.compare_exchange(found, own, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     }
     // By a number that no earlier interpreter's code had, and after the function was replaced.
-    let _ = FREED.fetch_update(Ordering::Release, Ordering::Relaxed, |freed| Some((freed | 1) + 2));
+    let _ = EACH_CALL
+        .codes_freed
+        .fetch_update(Ordering::Release, Ordering::Relaxed, |freed| Some((freed | 1) + 2));
     Some(mark)
 }
 

@@ -7,7 +7,7 @@
 
 use crate::driver::api::Api;
 use crate::hooks::families::torch_calls;
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::runtime::clock;
 
 pub const NUMBER: Api = Api::_ZN2at15sequence_number17get_and_incrementEv;
 
@@ -21,10 +21,9 @@ pub fn made(api: Api, caller: usize) -> u64 {
     number
 }
 
-/// The number of a node where the real function cannot be found: like the real ones, each is greater than those before it
-/// on its thread, which is what the engine orders nodes by.
+/// The number of a node where the real function cannot be found, the time: like the real ones it grows on each thread, which is
+/// what the engine orders nodes by.
 #[cold]
 fn without_function() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    clock::real_mono_ns()
 }

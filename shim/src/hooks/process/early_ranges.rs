@@ -25,10 +25,12 @@ struct Table {
     open: Vec<Early>,
     /// Ranges that any thread may end and that were recorded, and their names in the trace.
     names: Vec<(u64, u32)>,
+    /// The number of the last of these.
+    last: u64,
 }
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static TABLE: Lock<Table> = Lock::new(Table { open: Vec::new(), names: Vec::new() });
+static TABLE: Lock<Table> = Lock::new(Table { open: Vec::new(), names: Vec::new(), last: 0 });
 
 /// In a forked child the lock may be held by a thread that does not exist there, so it is never waited
 /// for.
@@ -39,20 +41,33 @@ fn with<R>(work: impl FnOnce(&mut Table) -> R) -> Option<R> {
     Some(result)
 }
 
-/// `number`: of a range that any thread may end. If there are too many, all are forgotten: the end of one that is not in
-/// the table ends no other.
-pub fn push(name: String, number: Option<u64>) {
-    with(|table| {
-        if table.open.len() < MOST {
-            return drop(table.open.try_push(Early { thread: tid(), name, number }));
+pub fn push(name: String) {
+    with(|table| table.add(name, None));
+}
+
+/// A range that any thread may end. Returns its number, which has 32 bits at most; 0: it is not known.
+pub fn start(name: String) -> u64 {
+    let number = with(|table| {
+        table.last = (table.last + 1) & u64::from(u32::MAX);
+        table.add(name, Some(table.last));
+        table.last
+    });
+    number.unwrap_or(0)
+}
+
+impl Table {
+    /// If there are too many, all are forgotten: the end of one that is not in the table ends no other.
+    fn add(&mut self, name: String, number: Option<u64>) {
+        if self.open.len() < MOST {
+            return drop(self.open.try_push(Early { thread: tid(), name, number }));
         }
-        table.open.clear();
+        self.open.clear();
         if Once::EarlyRanges.begins() {
             log::line(format_args!(
                 "more than {MOST} ranges are open before the process uses a GPU: they are not recorded"
             ));
         }
-    });
+    }
 }
 
 pub fn pop() {
@@ -117,16 +132,16 @@ mod tests {
             table.open.iter().rfind(|early| early.thread == tid()).map(|early| early.name.clone())
         };
         for depth in 0..MOST {
-            push(format!("depth {depth}"), None);
+            push(format!("depth {depth}"));
         }
         pop();
         assert_eq!(kept(), Some(format!("depth {}", MOST - 2)));
         // Of the last one and all around it only the ends come.
         for depth in 0..2 {
-            push(format!("deeper {depth}"), None);
+            push(format!("deeper {depth}"));
         }
         assert_eq!(kept(), None);
-        push("one more".into(), None);
+        push("one more".into());
         assert_eq!(kept().as_deref(), Some("one more"));
         for _ in 0..MOST {
             pop();

@@ -4,7 +4,6 @@ use crate::hooks::process::early_ranges;
 use crate::hooks::process::nvtx_strings::registered;
 use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::mark_id;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use vramtrace_format::Mark;
 use vramtrace_format::shown::cut;
 
@@ -37,7 +36,7 @@ pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32
     let name = whole(domain, name);
     match known(process) {
         Some(process) => process.mark(id(process, &name), Mark::Push),
-        None => early_ranges::push(name, None),
+        None => early_ranges::push(name),
     }
     0
 }
@@ -52,7 +51,6 @@ pub fn pop(process: Option<&'static Process>) -> i32 {
 
 /// Returns the range's number: the id of its name, if the process has a state.
 pub fn start(process: Option<&'static Process>, domain: usize, name: &str) -> u64 {
-    static NEXT: AtomicUsize = AtomicUsize::new(1);
     let name = whole(domain, name);
     match known(process) {
         Some(process) => {
@@ -60,11 +58,7 @@ pub fn start(process: Option<&'static Process>, domain: usize, name: &str) -> u6
             process.mark(id, Mark::Start);
             u64::from(id) << 32
         }
-        None => {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed) as u64 & u64::from(u32::MAX);
-            early_ranges::push(name, Some(number));
-            number
-        }
+        None => early_ranges::start(name),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod refresh;
 pub mod second_driver;
 pub mod stacks;
 pub mod state;
+mod statics;
 pub mod target;
 pub mod texts;
 pub mod timed;

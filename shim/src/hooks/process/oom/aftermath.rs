@@ -4,7 +4,7 @@
 use super::names::with_names;
 use crate::driver::api::Api;
 use crate::driver::cuda::CUDA_ERROR_DEINITIALIZED;
-use crate::hooks::process::state::Process;
+use crate::hooks::process::state::{self, Process};
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use core::ffi::{c_int, c_void};
@@ -18,8 +18,6 @@ use vramtrace_format::{DeviceId, Event, Refused, RefusedBy};
 /// ready, and that of calls of destructors after the driver has ended.
 const ANSWERS: [i32; 4] = [2, 500, 600, CUDA_ERROR_DEINITIALIZED];
 
-/// What `exit` was called with, or `main` returned.
-static STATUS: AtomicI32 = AtomicI32::new(0);
 static IS_KEPT: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -27,13 +25,17 @@ unsafe extern "C" {
 }
 
 extern "C" fn note_status(status: c_int, _: *mut c_void) {
-    STATUS.store(status, Relaxed);
+    if let Some(process) = state::existing() {
+        process.oom.aftermath.status.store(status, Relaxed);
+    }
 }
 
 #[derive(Default)]
 pub struct Aftermath {
     /// A request was refused, and no call has failed since.
     waits: AtomicBool,
+    /// What `exit` was called with, or `main` returned.
+    status: AtomicI32,
     last: Lock<Last>,
 }
 
@@ -83,7 +85,7 @@ impl Aftermath {
         else {
             return;
         };
-        let status = STATUS.load(Relaxed);
+        let status = self.status.load(Relaxed);
         if status != 0 {
             p.trace_writer.record(&Event::Aftermath { api: None, result: status });
         }
