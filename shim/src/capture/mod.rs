@@ -36,7 +36,7 @@ use crate::capture::stack_interner::{Stack, StackInterner};
 use crate::config::{Config, Stacks};
 use crate::interpose::dlopen::opened;
 use crate::runtime::lock::{Guard, Lock, debug_assert_none_held};
-use crate::runtime::log;
+use crate::runtime::log::{self, Once};
 use crate::runtime::mapped_modules;
 use crate::runtime::mapped_modules::Seen;
 use crate::runtime::{own_stack, stack_bounds};
@@ -44,7 +44,7 @@ use native::State;
 use native::walk_log::StackPrint;
 use python::walk::{Frames, Group, Walked};
 use python::{Found, Python};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use vramtrace_format::stackspec::{DEEPEST, Tensors};
 use vramtrace_format::{Definition, Join, StackFlags, StackId};
 use workspace::{Workspace, Workspaces};
@@ -64,7 +64,6 @@ pub struct Capture {
     interner: Lock<StackInterner>,
     /// Captures so far in which no interpreter was found (used where native stacks are off).
     looked: AtomicU32,
-    native_off_reported: AtomicBool,
 }
 
 /// Most bytes of definitions: a quarter of the trace's limit, but no more than this.
@@ -122,7 +121,6 @@ impl Capture {
             autograd: config.wants_forward().then(Autograd::default),
             interner: Lock::new(StackInterner::new(config.max.map_or(ROOM_MOST, |max| max / 4))),
             looked: AtomicU32::new(0),
-            native_off_reported: AtomicBool::new(false),
         }
     }
 
@@ -220,7 +218,7 @@ impl Capture {
             _ => cached,
         };
         let is_python_enough = enough != Enough::All && first.is_some_and(|part| !part.is_empty());
-        let native = match self.wants.native && !is_python_enough && self.can_unwind(sink) {
+        let native = match self.wants.native && !is_python_enough && Self::can_unwind(sink) {
             true => self.native(work, start, sink),
             false => self.without_native(work, start, sink),
         };
@@ -447,11 +445,11 @@ impl Capture {
     }
 
     #[inline]
-    fn can_unwind(&self, sink: &impl DefinitionSink) -> bool {
+    fn can_unwind(sink: &impl DefinitionSink) -> bool {
         if mapped_modules::can_ask() {
             return true;
         }
-        if !self.native_off_reported.swap(true, Ordering::Relaxed) {
+        if Once::NoNativeStacks.begins() {
             let why =
                 "native stacks are off: they need glibc 2.28 or later with a known loader layout";
             define_note(sink, why);

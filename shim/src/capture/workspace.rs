@@ -161,7 +161,7 @@ fn get(slot: &AtomicPtr<Place>) -> Option<&Place> {
 fn make(slot: &AtomicPtr<Place>) -> Option<*mut Place> {
     let fresh: *mut Place = hash_table::pages(size_of::<Place>()).ok()?.cast();
     // SAFETY: zero pages, on which all but the walker is valid; it is made in place of them.
-    unsafe { (&raw mut (*(*fresh).work.get()).walker).write(Walker::new()) };
+    unsafe { (&raw mut (*(*fresh).work.get()).walker).write(Walker::default()) };
     match slot.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(fresh),
         // The pages of the thread that lost a race at the first use are leaked.

@@ -9,7 +9,6 @@ mod pool;
 
 pub use pool::{GONE, Pool};
 
-use crate::model::pool_readers;
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::{KeyedSlot, Table};
 use crate::runtime::lock::Lock;
@@ -21,19 +20,6 @@ use vramtrace_format::{DeviceId, Event, Kind, PoolOrigin};
 
 /// How long a destruction waits for threads that read the pool's figures.
 const READERS_WAIT: Duration = Duration::from_secs(10);
-
-/// A thread that reads a pool's figures from the driver.
-pub struct Reader<'a> {
-    pool: &'a Pool,
-    _reading: pool_readers::Reading<'a>,
-}
-
-impl Reader<'_> {
-    #[inline]
-    pub fn handle(&self) -> u64 {
-        self.pool.handle.load(Ordering::Relaxed)
-    }
-}
 
 const CHUNK: usize = if cfg!(test) { 64 } else { 1024 };
 const CHUNKS: usize = if cfg!(test) { 4 } else { 64 };
@@ -188,13 +174,6 @@ impl Pools {
     #[inline]
     pub fn has_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
-    }
-
-    /// The driver's handle, while the pool can be queried: until the value is dropped, it is not destroyed.
-    #[inline(always)]
-    pub fn begin_reading<'a>(&'a self, pool: &'a Pool) -> Option<Reader<'a>> {
-        let reader = Reader { pool, _reading: pool.readers.begin() };
-        (pool.state.load(Ordering::SeqCst) == LIVE).then_some(reader)
     }
 
     /// Before the driver destroys it. Afterwards it may reuse the handle.

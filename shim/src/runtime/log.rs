@@ -39,8 +39,10 @@ pub fn line(what: Arguments) {
 /// What is said once: by a process, or by the first of its forked children that comes there.
 #[derive(Clone, Copy)]
 pub enum Once {
-    PanicWithoutState,
+    Panic,
     NoHostMemory,
+    OnlyWarns,
+    NoNativeStacks,
     EarlyRanges,
     NvtxStrings,
     Devices,

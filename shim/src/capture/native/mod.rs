@@ -91,14 +91,8 @@ impl Known {
 const NOWHERE: Range<usize> = 0..0;
 
 impl Default for Walker {
-    fn default() -> Self {
-        Walker::new()
-    }
-}
-
-impl Walker {
-    pub fn new() -> Walker {
-        let ours = mapped_modules::holding(Walker::new as *const () as usize);
+    fn default() -> Walker {
+        let ours = mapped_modules::holding(Walker::default as *const () as usize);
         Walker {
             rules: Rules::default(),
             known: Vec::new(),
@@ -109,7 +103,9 @@ impl Walker {
             ours: ours.map_or(NOWHERE, |ours| ours.start..ours.end),
         }
     }
+}
 
+impl Walker {
     /// Discards everything: each library will be looked up again.
     pub fn forget(&mut self) {
         self.rules.forget();

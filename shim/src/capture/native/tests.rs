@@ -10,7 +10,7 @@ fn empty_log() -> &'static mut WalkLog {
 
 /// In a test everything is "our own library". All walks are kept.
 fn walker() -> Walker {
-    Walker { ours: NOWHERE, to_keep: u32::MAX, ..Walker::new() }
+    Walker { ours: NOWHERE, to_keep: u32::MAX, ..Walker::default() }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::hooks::process::nvml_reading::Due;
 use crate::hooks::process::refresh::refresh_usage;
 use crate::hooks::process::state::Process;
-use crate::model::cap::{Crossing, News};
+use crate::model::cap::Crossing;
 use crate::model::devices::Device;
 use crate::runtime::hash_table::CROWDED;
 use crate::runtime::log;
@@ -84,11 +84,8 @@ fn limit_changed(p: &'static Process, id: DeviceId) {
 #[cold]
 pub fn report_news(p: &Process) {
     p.cap.take_news(|device, news| {
-        let Crossing { over, counted, limit } = match news {
-            News::SoftLimit(crossing) => crossing,
-            News::GroupLimit(_) => {
-                return p.limits(device, &mut |event| p.trace_writer.record(event));
-            }
+        let Some(Crossing { over, counted, limit }) = news else {
+            return p.limits(device, &mut |event| p.trace_writer.record(event));
         };
         p.trace_writer.record(&Event::SoftLimit { device, over });
         if over {

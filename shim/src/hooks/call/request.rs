@@ -9,7 +9,7 @@ use crate::hooks::process::state::Process;
 use crate::model::cap::Refusal;
 use crate::model::contexts::Target;
 use crate::model::sites::SiteKey;
-use crate::runtime::log;
+use crate::runtime::log::{self, Once};
 use crate::runtime::reserve;
 use vramtrace_format::physical::{PAGE, Physical, SMALL, physical};
 use vramtrace_format::size::{AsGiven, Bytes};
@@ -127,7 +127,7 @@ pub(in crate::hooks) fn refuse_at(
         depth::note_refusal();
     }
     if let Why::Warned(refusal) = why {
-        say_that_it_only_warns(p, device, size, refusal);
+        say_that_it_only_warns(device, size, refusal);
     }
     if by == RefusedBy::Group {
         p.cap.name_unchecked();
@@ -176,8 +176,8 @@ pub(in crate::hooks) fn ask_again<T>(
     })
 }
 
-fn say_that_it_only_warns(p: &'static Process, device: DeviceId, size: u64, refusal: Refusal) {
-    if !p.cap.warns_first() {
+fn say_that_it_only_warns(device: DeviceId, size: u64, refusal: Refusal) {
+    if !Once::OnlyWarns.begins() {
         return;
     }
     let Refusal { counted, limit, .. } = refusal;

@@ -6,7 +6,6 @@ use super::vmm::dropping;
 use crate::hooks::call::accounting::{allocate, begin_free, commit_free, free, free_failed};
 use crate::hooks::call::request::ask_again;
 use crate::model::cap::{Budget, Sharing};
-use crate::model::ledger::Removed;
 use crate::model::vmm::{Owner, State};
 use core::ptr::null_mut;
 use vramtrace_format::physical::{PAGE, SMALL, round_up};
@@ -168,7 +167,7 @@ fn comes(p: &'static Process, request: &Request, of: Sharing) -> Result<(), CUre
 
 /// cuArrayDestroy and cuMipmappedArrayDestroy: of a sparse one the references of its tiles are dropped.
 pub fn destroy(call: Call<impl Row>, array: Array) -> CUresult {
-    let tiles = |vmm: &mut State<Removed>| vmm.begin_untie(Owner::Array(array as u64), None);
+    let tiles = |vmm: &mut State| vmm.begin_untie(Owner::Array(array as u64), None);
     dropping(call, tiles, || destroyed(call, array as u64))
 }
 

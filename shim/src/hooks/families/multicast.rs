@@ -4,7 +4,6 @@ use super::prelude::*;
 use super::vmm::{apply_settled, dropping};
 use crate::hooks::call::after_call::unfollowed;
 use crate::hooks::call::attribution::sharing;
-use crate::model::ledger::Removed;
 use crate::model::vmm::{Dropped, Owner, Region, State, What};
 use crate::runtime::fallible::list_of;
 use crate::runtime::hash_table::NoMemory;
@@ -52,7 +51,7 @@ fn bind(
     mc: u64,
     device: Option<i32>,
     mc_offset: usize,
-    hold: impl FnOnce(&mut State<Removed>) -> Result<Vec<(u64, u64, u64)>, NoMemory>,
+    hold: impl FnOnce(&mut State) -> Result<Vec<(u64, u64, u64)>, NoMemory>,
 ) -> CUresult {
     let (p, api) = (call.p, call.api());
     let held = hold(&mut p.vmm.lock());
@@ -82,7 +81,7 @@ pub fn unbind(
     size: usize,
 ) -> CUresult {
     let region = Region::span(device_id(device).0.into(), mc_offset as u64, size as u64);
-    let begin = |vmm: &mut State<Removed>| match vmm.by_handle(mc) {
+    let begin = |vmm: &mut State| match vmm.by_handle(mc) {
         Some(group) => vmm.begin_untie(Owner::Multicast(group), Some(region)),
         None => Dropped::default(),
     };

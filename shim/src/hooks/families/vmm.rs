@@ -71,7 +71,7 @@ pub(in crate::hooks) fn located(location: &CUmemLocation) -> (What, DeviceId) {
 /// A call that drops references: `begin` does so before it is made, by `real`; they are settled by its result.
 pub(in crate::hooks) fn dropping(
     call: Call<impl Row>,
-    begin: impl FnOnce(&mut State<Removed>) -> Dropped,
+    begin: impl FnOnce(&mut State) -> Dropped,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let (p, api) = (call.p, call.api());
@@ -89,7 +89,7 @@ pub(in crate::hooks) fn dropping(
 /// cuMemRelease.
 pub fn release(call: Call<impl Row>, handle: u64) -> CUresult {
     let (p, mut is_known) = (call.p, false);
-    let begin = |vmm: &mut State<Removed>| {
+    let begin = |vmm: &mut State| {
         let dropped = vmm.begin_release(handle);
         is_known = dropped.is_some();
         dropped.unwrap_or_default()
@@ -151,14 +151,14 @@ pub fn map(call: Call<impl Row>, ptr: u64, size: usize, offset: usize, handle: u
 }
 
 /// Whether it is an imported object that was not mapped yet.
-fn is_new(object: &Object<Removed>) -> bool {
+fn is_new(object: &Object) -> bool {
     object.what == What::Imported && object.size == 0
 }
 
 /// cuMemUnmap.
 pub fn unmap(call: Call<impl Row>, address: u64, size: usize) -> CUresult {
     let (p, size, stack) = (call.p, size as u64, stack(call.p));
-    let begin = |vmm: &mut State<Removed>| {
+    let begin = |vmm: &mut State| {
         let dropped = vmm.begin_unmap(address, size);
         if !dropped.is_empty() {
             p.trace_writer.record(&Event::Unmap { address, size, stack });
@@ -205,7 +205,7 @@ pub fn import(call: Call<impl Row>, handle: Out<u64>) -> CUresult {
 pub(in crate::hooks) fn untie(
     p: &'static Process,
     api: Api,
-    vmm: &mut State<Removed>,
+    vmm: &mut State,
     owner: Owner,
     region: Option<Region>,
 ) -> Dropped {
@@ -215,7 +215,7 @@ pub(in crate::hooks) fn untie(
 }
 
 /// Before the driver's call: removes the objects that it frees from the ledger, and records their end.
-fn announce_ends(p: &'static Process, api: Api, vmm: &mut State<Removed>, dropped: &Dropped) {
+fn announce_ends(p: &'static Process, api: Api, vmm: &mut State, dropped: &Dropped) {
     for number in &dropped.ended {
         let removed = announce_end(p, api, *number);
         if let Some(object) = vmm.object_mut(*number) {
@@ -240,8 +240,8 @@ pub(in crate::hooks) fn settle(p: &'static Process, api: Api, dropped: Dropped, 
 pub(in crate::hooks) fn apply_settled(
     p: &'static Process,
     api: Api,
-    vmm: &mut State<Removed>,
-    settled: Settled<Removed>,
+    vmm: &mut State,
+    settled: Settled,
 ) {
     for (number, object) in settled.ended {
         if let Some(removed) = object.parked.or_else(|| announce_end(p, api, number)) {
@@ -259,7 +259,7 @@ pub(in crate::hooks) fn apply_settled(
     }
 }
 
-fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping, by: StackId) {
+fn record_map(p: &Process, vmm: &State, mapping: &Mapping, by: StackId) {
     // A multicast object is not in the ledger: its mappings show memory of other objects.
     if vmm.object(mapping.object).is_some_and(|object| object.what != What::Multicast) {
         p.trace_writer.record(&Event::Map {

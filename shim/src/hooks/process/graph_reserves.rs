@@ -1,8 +1,7 @@
 //! What the driver keeps reserved for graphs on a device.
 
 use crate::driver::cuda::*;
-use crate::driver::depth::inside;
-use crate::driver::functions::driver;
+use crate::driver::functions::{answer, driver};
 use crate::hooks::process::state::Process;
 use crate::model::cap::{Change, Reading, Ticket};
 use crate::model::graphs::Memory;
@@ -20,11 +19,7 @@ pub fn record_change(p: &'static Process, device: DeviceId, change: Change) {
 pub fn read(device: DeviceId, memory: &Memory) -> Option<(Ticket, Reading)> {
     let get = driver().device_get_graph_mem_attribute?;
     let ticket = memory.growth.ticket_by_driver();
-    let one = |attribute| {
-        let mut value = 0u64;
-        let result = inside(|| get(device.0.into(), attribute, &mut value));
-        (result == 0).then_some(value)
-    };
+    let one = |attribute| answer(0u64, |value| Some(get(device.0.into(), attribute, value)));
     let reserved = one(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)?;
     let used = one(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
     memory.used.store(used, Relaxed);

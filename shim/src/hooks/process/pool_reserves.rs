@@ -48,8 +48,8 @@ pub fn read<const WITH_USED: bool>(
         return None;
     }
     let get = driver().mem_pool_get_attribute?;
-    let reader = p.pools.begin_reading(pool)?;
-    let (ticket, handle) = (ticket(), reader.handle() as Pool);
+    let (handle, _reading) = pool.begin_reading()?;
+    let (ticket, handle) = (ticket(), handle as Pool);
     let mut figures = [0u64; 2];
     let [reserved, used] = figures.each_mut().map(|figure| &raw mut *figure);
     // The closures move what they use: its address is not taken.

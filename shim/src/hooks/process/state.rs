@@ -3,7 +3,8 @@
 //! The pointer lies on a page that the kernel empties in a forked child (MADV_WIPEONFORK, which
 //! raw `clone` obeys too): the child finds none, makes its own, and never touches the parent's:
 //! its locks may be held by threads that do not exist here, its windows are the parent's file.
-//! Beside it is what the most frequent calls read and write, in a few lines of the cache (`hot_page.rs`).
+//! Beside it is what the most frequent calls read and write, in a few lines of the cache (`hot_page.rs`). What else does not
+//! hang on the state is listed in `statics.rs`.
 
 use crate::capture::Capture;
 use crate::config::Config;
@@ -18,9 +19,9 @@ use crate::hooks::process::timed::HookCost;
 use crate::hooks::process::usage::EntryPointUsage;
 use crate::hooks::process::without_state;
 use crate::model::block_sampling::BlockSampling;
-use crate::model::cap::{Cap, DeviceFacts};
+use crate::model::cap::Cap;
 use crate::model::contexts::Contexts;
-use crate::model::devices::{Device, Devices};
+use crate::model::devices::Devices;
 use crate::model::exports::Exports;
 use crate::model::graphs::Graphs;
 use crate::model::history::Phases;
@@ -109,10 +110,10 @@ impl Process {
             cost: HookCost::default(),
             trace_writer: TraceWriter::new(&config),
             clock: (*at).trace_writer.clock(),
-            sites: Sites::new(),
+            sites: Sites::default(),
             capture: Capture::new(&config),
-            ledger: Ledger::new(),
-            cap: Cap::new(config.rules.clone(), facts),
+            ledger: Ledger::default(),
+            cap: Cap::new(config.rules.clone(), device_query::ask),
             pools: Pools::default(),
             graphs: Graphs::default(),
             stream_captures: StreamCaptures::default(),
@@ -168,12 +169,6 @@ fn block_sampling(config: &Config) -> Option<BlockSampling> {
     }
     let seed = clock::real_mono_ns() ^ u64::from(std::process::id()) << 40;
     Some(BlockSampling::new(&hot().figures, seed, config.overhead))
-}
-
-/// UUID and size of a device, which the cap's rules are matched with.
-fn facts(id: vramtrace_format::DeviceId) -> Option<DeviceFacts> {
-    let Device { uuid, total_bytes, .. } = device_query::ask(id)?;
-    Some(DeviceFacts { uuid, total_bytes })
 }
 
 static PAGE: HotPage<Process> = HotPage::empty();
@@ -284,12 +279,7 @@ pub fn panicked(at: &str, payload: Box<dyn Any + Send>) {
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .or_else(|| payload.is::<Left>().then_some(Left::WHY))
             .unwrap_or("no reason given");
-        // Without a state (creating it panicked) the line is printed once, too.
-        let first = match existing() {
-            Some(process) => process.usage.first_panic(),
-            None => Once::PanicWithoutState.begins(),
-        };
-        if first {
+        if Once::Panic.begins() {
             let rest = match existing().is_none() && without_state::is_cap_requested() {
                 true => "the cap cannot be enforced, so every request for GPU memory is refused",
                 false => "recording ends here, the program goes on",

@@ -15,7 +15,6 @@ pub struct EntryPointUsage {
     noted: [AtomicBool; Api::COUNT],
     /// The number of the entry point whose hook is to panic once (a test); else `NEVER`.
     panic_at: AtomicU32,
-    panicked: AtomicBool,
     /// Names that look like allocation functions, that the program looked up, and that are not in the
     /// table.
     unhooked_name: Lock<Vec<Box<[u8]>>>,
@@ -39,7 +38,6 @@ impl EntryPointUsage {
         EntryPointUsage {
             noted: [const { AtomicBool::new(false) }; Api::COUNT],
             panic_at: AtomicU32::new(panic_at),
-            panicked: AtomicBool::new(false),
             unhooked_name: Lock::new(Vec::new()),
             escapes_reported: AtomicU8::new(0),
         }
@@ -80,11 +78,6 @@ impl EntryPointUsage {
                 trace.define(&Definition::Note { text: escape.name().into() });
             }
         }
-    }
-
-    /// True for the first panic of a hook: one line is printed.
-    pub fn first_panic(&self) -> bool {
-        !self.panicked.swap(true, Ordering::Relaxed)
     }
 
     /// Whether a test has chosen an entry point for [`EntryPointUsage::test_panic`].

@@ -10,8 +10,9 @@
 //!
 //! A member that was removed while it lives joins again at its next request, with what it holds.
 
+use super::GroupShare;
 use super::group_page;
-use super::{DeviceFacts, GroupShare};
+use crate::model::devices::Device;
 use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
 use crate::runtime::private_table::{self, NoTask};
@@ -139,7 +140,7 @@ impl Group {
     }
 
     /// This process's part in a device's budget. `None`: it can have none, which is reported.
-    pub fn share(&self, device: DeviceId, facts: &DeviceFacts) -> Option<GroupShare> {
+    pub fn share(&self, device: DeviceId, facts: &Device) -> Option<GroupShare> {
         let Joined { page, slot, me } = self.joined()?;
         let Some(number) = page.device(&facts.uuid, device.0, facts.total_bytes) else {
             self.say(format_args!(

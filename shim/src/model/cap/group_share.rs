@@ -92,11 +92,10 @@ impl GroupShare {
         settled.is_some_and(|settled| settled.saturating_add(bytes) > limit)
     }
 
-    /// The limit, if it differs from the one reported last.
-    pub fn take_change(&self) -> Option<Option<u64>> {
-        let now = self.limit();
-        let word = now.unwrap_or(u64::MAX);
-        (self.reported_limit.swap(word, Relaxed) != word).then_some(now)
+    /// Whether the limit differs from the one reported last, which it is from now on.
+    pub fn take_change(&self) -> bool {
+        let word = self.limit().unwrap_or(u64::MAX);
+        self.reported_limit.swap(word, Relaxed) != word
     }
 }
 

@@ -52,6 +52,7 @@ pub use crate::model::cap::in_flight::InFlight;
 pub use growth::{Change, Growth, Reading, Ticket};
 
 use crate::config::CapRules;
+use crate::model::devices::Device;
 use crate::runtime::attention;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
@@ -63,22 +64,8 @@ use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::policy::Mode;
 use vramtrace_format::{ContextId, DeviceId, Kind};
 
-/// The driver's facts of a device that are needed to find its rule in the cap.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceFacts {
-    pub uuid: [u8; 16],
-    pub total_bytes: u64,
-}
-
 /// Queries the driver, without going through the hooks. `None` before the driver is initialised.
-pub type Ask = fn(DeviceId) -> Option<DeviceFacts>;
-
-/// An event of a device's limits that is to be reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    SoftLimit(Crossing),
-    GroupLimit(Option<u64>),
-}
+pub type Ask = fn(DeviceId) -> Option<Device>;
 
 /// What each call reads comes first.
 #[repr(C)]
@@ -90,7 +77,6 @@ pub struct Cap {
     bad: AtomicBool,
     /// A limit is set, or was set once: the driver's figures are read more often.
     set: AtomicBool,
-    warned: AtomicBool,
     /// Where the number of the last order is stored.
     ordered: AtomicPtr<AtomicU64>,
     rules: CapRules,
@@ -111,7 +97,7 @@ const ABSURD: u64 = 1 << 60;
 struct DeviceCap {
     budget: Budget,
     /// Set once the device's rule was looked up.
-    facts: OnceRef<'static, DeviceFacts>,
+    facts: OnceRef<'static, Device>,
     /// Whether a limit was set while running, which replaces the rule's.
     ordered: AtomicBool,
     /// Context and unattributed bytes, a part of the budget's count.
@@ -141,7 +127,6 @@ impl Cap {
             orders: Orders::default(),
             rules,
             ask,
-            warned: AtomicBool::new(false),
             devices: devices.try_into().unwrap_or_else(|_| unreachable!("so many were made")),
         }
     }
@@ -162,11 +147,6 @@ impl Cap {
     #[inline]
     pub fn only_warns(&self) -> bool {
         self.rules.mode == Mode::Warn
-    }
-
-    /// True once: the first request that a cap which only warns would have refused.
-    pub fn warns_first(&self) -> bool {
-        !self.warned.swap(true, Relaxed)
     }
 
     #[inline]
@@ -212,7 +192,7 @@ impl Cap {
         let _ = cap.facts.set(Box::leak(Box::new(facts)));
     }
 
-    fn set_soft(&self, cap: &DeviceCap, facts: Option<&DeviceFacts>) {
+    fn set_soft(&self, cap: &DeviceCap, facts: Option<&Device>) {
         let total = facts.map(|facts| facts.total_bytes).filter(|total| *total > 0);
         let whole = cap.budget.limit().or(total);
         let soft = self.rules.soft.zip(whole).map(|(soft, whole)| soft.bytes(whole));
@@ -350,16 +330,16 @@ impl Cap {
         self.budget(device).share()?.limit()
     }
 
-    /// What happened since the last call: soft limits that were crossed, another limit of the
-    /// group.
-    pub fn take_news(&self, mut report: impl FnMut(DeviceId, News)) {
+    /// What happened since the last call: soft limits that were crossed; `None`: another limit of the group.
+    pub fn take_news(&self, mut report: impl FnMut(DeviceId, Option<Crossing>)) {
         attention::met(attention::NEWS);
         for (ordinal, DeviceCap { budget, .. }) in self.devices.iter().enumerate() {
             let device = DeviceId(ordinal as u8);
-            let changed = budget.share().and_then(GroupShare::take_change);
-            changed.into_iter().for_each(|limit| report(device, News::GroupLimit(limit)));
+            if budget.share().is_some_and(GroupShare::take_change) {
+                report(device, None);
+            }
             let crossings = budget.soft().take(budget.counted());
-            crossings.for_each(|crossing| report(device, News::SoftLimit(crossing)));
+            crossings.for_each(|crossing| report(device, Some(crossing)));
         }
     }
 

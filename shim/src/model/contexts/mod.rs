@@ -53,7 +53,7 @@ pub enum By {
     Retain,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     pub id: ContextId,
     pub device: DeviceId,

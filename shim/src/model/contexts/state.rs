@@ -67,19 +67,7 @@ impl State {
             // The context has the unknown id and is not followed: what it holds counts until it is freed.
             return Seen { target: Target { context: ContextId(0), device }, new: false };
         };
-        let (bytes, grown, attached, aliases) = (0, 0, 0, Vec::new());
-        let context = Context {
-            id,
-            device,
-            time_ns,
-            stack,
-            primary,
-            bytes,
-            grown,
-            attached,
-            handle,
-            aliases,
-        };
+        let context = Context { id, device, time_ns, stack, primary, handle, ..Context::default() };
         let target = context.target();
         let _ = self.live.try_push(context);
         Seen { target, new: true }

@@ -5,7 +5,7 @@ use crate::model::ledger::KINDS;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::hash_table::NoMemory;
 use std::cmp::Reverse;
-use vramtrace_format::{DeviceId, HistoryPhase, StackId};
+use vramtrace_format::{DeviceId, HistoryLevel, HistoryPhase, StackId};
 
 /// The driver's memory, and a framework's blocks.
 pub(super) const LEVELS: usize = 2;
@@ -46,27 +46,13 @@ pub(super) struct Row {
     pub(super) stays: bool,
 }
 
-/// The memory of one level of a device in a bin.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct OfLevel {
-    pub(super) lowest: u64,
-    pub(super) highest: u64,
-    /// Allocations and frees since the start.
-    pub(super) calls: [u64; 2],
-    /// The stacks without a row: how many, and their sums.
-    pub(super) other_stacks: u64,
-    pub(super) other_lowest: u64,
-    pub(super) other_highest: u64,
-    pub(super) other_grew: i64,
-}
-
 /// A device in a bin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfDevice {
     pub(super) device: DeviceId,
     pub(super) peak: u64,
     pub(super) refused: [u64; 2],
-    pub(super) levels: [OfLevel; LEVELS],
+    pub(super) levels: [HistoryLevel; LEVELS],
     /// At the highest sample of the driver's memory.
     pub(super) kinds: [u64; KINDS],
     /// The highest sample of a level came with what was added last.
@@ -79,7 +65,11 @@ impl OfDevice {
             device,
             peak: 0,
             refused: [0; 2],
-            levels: [OfLevel::default(); LEVELS],
+            levels: [false, true].map(|of_framework| HistoryLevel {
+                device,
+                of_framework,
+                ..HistoryLevel::default()
+            }),
             kinds: [0; KINDS],
             rose: [true; LEVELS],
         }
@@ -94,7 +84,7 @@ impl OfDevice {
                 (of.highest, of.other_highest) = (more.highest, more.other_highest);
             }
             of.lowest = of.lowest.min(more.lowest);
-            of.calls = more.calls;
+            (of.allocations, of.frees) = (more.allocations, more.frees);
             of.other_stacks = of.other_stacks.max(more.other_stacks);
             of.other_lowest = of.other_lowest.min(more.other_lowest);
             of.other_grew = of.other_grew.saturating_add(more.other_grew);

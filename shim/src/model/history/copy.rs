@@ -4,7 +4,7 @@ use super::bins::{Bin, Row};
 use super::sampler::History;
 use crate::model::ledger::{KINDS, Ledger};
 use vramtrace_format::{
-    Event, HistoryBin, HistoryDevice, HistoryHolder, HistoryLevel, Kind, Purpose, SummaryMoment,
+    Event, HistoryBin, HistoryDevice, HistoryHolder, Kind, Purpose, SummaryMoment,
 };
 
 /// Bytes of a record.
@@ -77,21 +77,8 @@ impl Writer<'_> {
             let (device, peak) = (of.device, of.peak);
             let figures = HistoryDevice { device, peak, refused_by_cap, refused_by_driver };
             self.put(Event::HistoryDevice(figures));
-            for (level, sums) in of.levels.iter().enumerate().filter(|(_, sums)| sums.calls[0] > 0)
-            {
-                let level = HistoryLevel {
-                    device,
-                    of_framework: level == 1,
-                    lowest: sums.lowest,
-                    highest: sums.highest,
-                    allocations: sums.calls[0],
-                    frees: sums.calls[1],
-                    other_stacks: sums.other_stacks,
-                    other_lowest: sums.other_lowest,
-                    other_highest: sums.other_highest,
-                    other_grew: sums.other_grew,
-                };
-                self.put(Event::HistoryLevel(level));
+            for level in of.levels.iter().filter(|level| level.allocations > 0) {
+                self.put(Event::HistoryLevel(*level));
             }
             let known = before.and_then(|bin| bin.devices.iter().find(|of| of.device == device));
             let known = known.map_or([0; KINDS], |of| of.kinds);

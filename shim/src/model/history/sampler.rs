@@ -93,9 +93,9 @@ impl History {
                 let of = &mut of.levels[usize::from(held.of_framework)];
                 of.highest = of.highest.saturating_add(held.bytes);
                 of.lowest = of.highest;
-                for (sum, more) in of.calls.iter_mut().zip(held.calls) {
-                    *sum = sum.saturating_add(more);
-                }
+                let [allocations, frees] = held.calls;
+                of.allocations = of.allocations.saturating_add(allocations);
+                of.frees = of.frees.saturating_add(frees);
             }
             let key = Key::new(held.device, held.of_framework, held.stack);
             self.tracks.find(key, held.bytes, self.number, &self.tiers);

@@ -25,7 +25,7 @@ struct Program {
 
 impl Program {
     fn new() -> Program {
-        let ledger = Box::new(Ledger::new());
+        let ledger = Box::new(Ledger::default());
         let (history, phases) = (History::new(64 << 20), Phases::new(Some(64 << 20)));
         Program { ledger, history, phases, next: 1, now_ns: 0 }
     }

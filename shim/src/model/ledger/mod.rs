@@ -71,13 +71,7 @@ pub struct Ledger {
 }
 
 impl Default for Ledger {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Ledger {
-    pub fn new() -> Ledger {
+    fn default() -> Ledger {
         CROWDED.store(true, Relaxed);
         Ledger {
             shards: std::array::from_fn(|_| Shard::default()),
@@ -85,7 +79,9 @@ impl Ledger {
             refusals: Lock::new(()),
         }
     }
+}
 
+impl Ledger {
     /// The shard of an allocation with this hash. Neighbours are in different ones: threads that use a pool get
     /// blocks side by side.
     #[inline]

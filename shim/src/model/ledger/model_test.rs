@@ -131,7 +131,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
     fn the_ledger_agrees_with_a_naive_model(steps in steps()) {
-        let ledger = Ledger::new();
+        let ledger = Ledger::default();
         let log = Log::default();
         let mut live = BTreeMap::<(u8, u64), Entry>::new();
         let mut totals = BTreeMap::<u32, [u64; 2]>::new();
@@ -266,7 +266,7 @@ fn threads_and_checkpoints() {
             self.0.lock().unwrap().push(*event);
         }
     }
-    let ledger = Ledger::new();
+    let ledger = Ledger::default();
     let log = Shared(Mutex::new(Vec::new()));
     // These stay: each checkpoint must have them all.
     for place in 0..500u64 {
@@ -319,7 +319,7 @@ fn threads_and_checkpoints() {
 
 #[test]
 fn an_address_that_is_still_live_ends_the_earlier_one() {
-    let ledger = Ledger::new();
+    let ledger = Ledger::default();
     let log = Log::default();
     assert_eq!(
         ledger.insert(&log, &Entry::new(Kind::Device, PAGE, 4 * MIB, DeviceId(0))),
@@ -339,7 +339,7 @@ fn an_address_that_is_still_live_ends_the_earlier_one() {
 /// page until the slowest free has returned, and so has the cap.
 #[test]
 fn a_page_is_given_back_by_the_last_free_that_returns() {
-    let ledger = Ledger::new();
+    let ledger = Ledger::default();
     let (first, second) = (PAGE, PAGE + 512);
     let insert = |key| ledger.insert(&Nothing, &Entry::new(Kind::Device, key, 512, DeviceId(0)));
     assert_eq!((insert(first), insert(second)), (PAGE as i64, 0));
@@ -357,7 +357,7 @@ fn a_page_is_given_back_by_the_last_free_that_returns() {
 /// A page is counted on the kind of the block that opened it, and of the one that opens it again.
 #[test]
 fn a_page_that_is_live_again_is_counted_on_the_new_kind() {
-    let ledger = Ledger::new();
+    let ledger = Ledger::default();
     let log = Log::default();
     ledger.insert(&log, &Entry::new(Kind::Pitched, PAGE, 512, DeviceId(0)));
     ledger.insert(&log, &Entry::new(Kind::Device, PAGE + 512, 512, DeviceId(0)));
@@ -372,7 +372,7 @@ fn a_page_that_is_live_again_is_counted_on_the_new_kind() {
 
 #[test]
 fn an_underflow_is_drift_not_17_terabytes() {
-    let ledger = Ledger::new();
+    let ledger = Ledger::default();
     let log = Log::default();
     ledger.add_reserved(&log, DeviceId(1), Kind::Pool, -1, 0);
     assert_eq!(ledger.live(DeviceId(1)), 0);
@@ -381,7 +381,7 @@ fn an_underflow_is_drift_not_17_terabytes() {
 
 #[test]
 fn a_failed_free_survives_a_checkpoint_that_began_meanwhile() {
-    let ledger = Ledger::new();
+    let ledger = Ledger::default();
     let log = Log::default();
     ledger.insert(&log, &Entry::new(Kind::Device, PAGE, 512, DeviceId(0)));
     let removed = ledger.remove(&log, Space::Device, PAGE).unwrap();
@@ -402,7 +402,7 @@ fn a_failed_free_survives_a_checkpoint_that_began_meanwhile() {
 
 #[test]
 fn imports_count_references() {
-    let ledger = Ledger::new();
+    let ledger = Ledger::default();
     ledger.insert(&Nothing, &Entry::new(Kind::Imported, PAGE, 512, DeviceId(0)));
     assert_eq!(ledger.add_refs(Space::Device, PAGE, 1), Some(2));
     assert_eq!(ledger.add_refs(Space::Device, PAGE, -1), Some(1));

@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn holders_at_the_peak_are_kept_while_memory_goes_and_comes() {
-        let ledger = Box::new(Ledger::new());
+        let ledger = Box::new(Ledger::default());
         let put = |entry: Entry| ledger.insert(&Nowhere, &entry);
         put(entry(Kind::Device, 1 << 40, 20 * MIB, 1));
         put(entry(Kind::Device, 2 << 40, 6 * MIB, 2));

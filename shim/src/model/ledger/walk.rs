@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn the_next_allocation_of_the_device_is_noted_once() {
         let (here, there) = (DeviceId(0), DeviceId(1));
-        let ledger = Box::new(Ledger::new());
+        let ledger = Box::new(Ledger::default());
         let entry = |kind, device| Entry::new(kind, 512, 512, device);
         assert!(ledger.has_allocated(here), "nobody waits");
         ledger.await_allocation(here);
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_visit_sees_what_is_live_on_the_device() {
-        let ledger = Box::new(Ledger::new());
+        let ledger = Box::new(Ledger::default());
         for n in 1..2000u64 {
             let kind = if n % 2 == 0 { Kind::Block } else { Kind::Device };
             let device = DeviceId(u8::from(n % 5 == 0));

@@ -1,7 +1,7 @@
 //! One pool: what is known of it, and its state.
 
 use crate::model::cap::{Growth, Reading};
-use crate::model::pool_readers::Readers;
+use crate::model::pool_readers::{Readers, Reading as UnderWay};
 use crate::runtime::zero_pages::Zeroed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::{DeviceId, Kind, PoolId, PoolOrigin};
@@ -93,6 +93,14 @@ impl Pool {
         if is_created && self.growth.known() == (0, 0) && self.growth.is_unused() {
             self.active.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// The driver's handle, while the pool can be queried: until the other value is dropped, it is not destroyed.
+    #[inline(always)]
+    pub fn begin_reading(&self) -> Option<(u64, UnderWay<'_>)> {
+        let reading = self.readers.begin();
+        let is_live = self.state.load(Ordering::SeqCst) == LIVE;
+        is_live.then(|| (self.handle.load(Ordering::Relaxed), reading))
     }
 
     /// The driver has served a request from it, so it exists.

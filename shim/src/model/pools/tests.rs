@@ -8,8 +8,8 @@ fn register(pools: &Pools, handle: u64) -> &Pool {
 }
 
 /// Of a pool that can be queried.
-fn handle(pools: &Pools, pool: &Pool) -> Option<u64> {
-    pools.begin_reading(pool).map(|reader| reader.handle())
+fn handle(pool: &Pool) -> Option<u64> {
+    pool.begin_reading().map(|(handle, _)| handle)
 }
 
 fn destroy(pools: &Pools, handle: u64) {
@@ -27,13 +27,10 @@ fn a_reused_handle_is_another_pool() {
     let first = seen.pool;
     assert!(seen.define);
     assert!(!pools.register(0x10, DeviceId(2), Kind::Pool, PoolOrigin::Created).unwrap().define);
-    assert_eq!(
-        (first.id(), first.device(), handle(&pools, first)),
-        (PoolId(1), DeviceId(2), Some(0x10))
-    );
+    assert_eq!((first.id(), first.device(), handle(first)), (PoolId(1), DeviceId(2), Some(0x10)));
     first.growth.allocated(100);
     pools.destroyed(pools.begin_destroy(0x10).unwrap());
-    assert!(pools.find(0x10).is_none() && handle(&pools, first).is_none());
+    assert!(pools.find(0x10).is_none() && handle(first).is_none());
     let second =
         pools.register(0x10, DeviceId(0), Kind::HostPinned, PoolOrigin::Created).unwrap().pool;
     assert_eq!((second.id(), second.kind()), (PoolId(2), Kind::HostPinned));
@@ -120,7 +117,7 @@ fn a_failed_destroy_leaves_it_as_it_was() {
     assert!(!pool.is_over(), "the driver may refuse");
     pools.put_back(pool);
     assert_eq!(pools.find(0x10).unwrap().id(), PoolId(1));
-    assert_eq!(handle(&pools, pool), Some(0x10));
+    assert_eq!(handle(pool), Some(0x10));
 }
 
 #[test]
@@ -152,17 +149,17 @@ fn a_pool_that_a_request_named_is_not_queried_before_the_driver_served_it() {
     let pools = Pools::default();
     let named = |handle| pools.named(handle, DeviceId(0)).unwrap().pool;
     let pool = named(0x10);
-    assert_eq!(handle(&pools, pool), None);
+    assert_eq!(handle(pool), None);
     assert!(pools.forget_named(pool) && pools.find(0x10).is_none() && pool.is_over());
     let pool = named(0x20);
     pool.served();
-    assert_eq!(handle(&pools, pool), Some(0x20));
+    assert_eq!(handle(pool), Some(0x20));
     assert!(!pools.forget_named(pool));
-    assert_eq!(handle(&pools, named(0x20)), Some(0x20), "it is known");
+    assert_eq!(handle(named(0x20)), Some(0x20), "it is known");
     // The driver gave out the handle meanwhile.
     let first = named(0x30);
     let seen = pools.register(0x30, DeviceId(1), Kind::Managed, PoolOrigin::Created).unwrap();
-    assert_eq!((seen.pool.kind(), handle(&pools, seen.pool)), (Kind::Managed, Some(0x30)));
+    assert_eq!((seen.pool.kind(), handle(seen.pool)), (Kind::Managed, Some(0x30)));
     assert!(!pools.forget_named(first) && first.is_over() && pools.find(0x30).is_some());
 }
 
@@ -170,14 +167,14 @@ fn a_pool_that_a_request_named_is_not_queried_before_the_driver_served_it() {
 fn a_destruction_waits_for_the_threads_that_read_the_figures() {
     let pools = Pools::default();
     let pool = register(&pools, 0x10);
-    let reader = pools.begin_reading(pool).unwrap();
+    let reader = pool.begin_reading().unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pools.begin_destroy(0x10);
             done.store(true, Ordering::SeqCst);
         });
-        while handle(&pools, pool).is_some() {
+        while handle(pool).is_some() {
             std::thread::yield_now();
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -2,7 +2,7 @@
 //!
 //! Such memory is reference-counted by the driver: it lives while a handle, a mapping, a multicast bind
 //! or a tile of a sparse array refers to it, and these end in any order. This module keeps the same
-//! count. It does not depend on driver, ledger or file; changes for them are returned as [`Dropped`] and [`Settled`].
+//! count. It calls neither driver, ledger nor file; changes for them are returned as [`Dropped`] and [`Settled`].
 //!
 //! A reference is dropped *before* the driver's call ([`Object::begin_drop`]) and settled after it
 //! ([`Object::settle`]); otherwise another thread could be given the handle or the address first. An
@@ -23,9 +23,8 @@ pub use state::{Dropped, Settled, State};
 pub use ties::{Owner, Region};
 pub use vramtrace_format::address_space::Mapping;
 
-use crate::model::ledger::Removed;
 use crate::runtime::lock::Lock;
 
 /// The process's objects. Ledger and file are updated under the lock, so that they get the changes in
 /// this order. The driver is never called under it.
-pub type Vmm = Lock<State<Removed>>;
+pub type Vmm = Lock<State>;

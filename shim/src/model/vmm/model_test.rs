@@ -42,7 +42,7 @@ const UNIT: u64 = 4096;
 
 fn run(seed: u64, steps: u32) {
     let mut random = Random(seed | 1);
-    let mut state: State<()> = State::default();
+    let mut state: State = State::default();
     let space = AddressModel::new(SPACE as usize, UNIT);
     let mut model = Model { handles: Vec::new(), space, ties: Vec::new() };
     let mut all: Vec<u64> = Vec::new();

@@ -1,5 +1,6 @@
 //! A physical object and its reference count.
 
+use crate::model::ledger::Removed;
 use vramtrace_format::{DeviceId, StackId};
 
 /// What an object is made of.
@@ -15,10 +16,9 @@ pub enum What {
     Multicast,
 }
 
-/// One physical object. `P` is the caller's data (the ledger's entry), kept from the announcement of
-/// its end until the driver's result.
+/// One physical object.
 #[derive(Debug)]
-pub struct Object<P> {
+pub struct Object {
     pub what: What,
     pub device: DeviceId,
     /// Bytes; 0 for an import that was not mapped yet.
@@ -31,7 +31,8 @@ pub struct Object<P> {
     dropping: u32,
     /// Announced as freed; a call that fails may still revive it.
     ended: bool,
-    pub parked: Option<P>,
+    /// The ledger's entry, from the announcement of its end until the driver's result.
+    pub parked: Option<Removed>,
 }
 
 /// The effect of a settled reference.
@@ -44,9 +45,9 @@ pub(super) enum Change {
     Revived,
 }
 
-impl<P> Object<P> {
+impl Object {
     /// With one reference.
-    pub(super) fn new(what: What, device: DeviceId, size: u64) -> Object<P> {
+    pub(super) fn new(what: What, device: DeviceId, size: u64) -> Object {
         let (maker, references, dropping, ended, parked) = (StackId(0), 1, 0, false, None);
         Object { what, device, size, maker, references, dropping, ended, parked }
     }

@@ -37,20 +37,14 @@ enum Undo {
 }
 
 /// The result of settling dropped references.
-#[derive(Debug)]
-pub struct Settled<P> {
-    /// Objects that have ended. Without a parked payload the end was not announced before.
-    pub ended: Vec<(u64, Object<P>)>,
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Objects that have ended. Without a parked entry the end was not announced before.
+    pub ended: Vec<(u64, Object)>,
     /// Announced as freed, but alive.
     pub revived: Vec<u64>,
     /// Mappings that were restored.
     pub remapped: Vec<Mapping>,
-}
-
-impl<P> Default for Settled<P> {
-    fn default() -> Self {
-        Settled { ended: Vec::new(), revived: Vec::new(), remapped: Vec::new() }
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,34 +53,22 @@ struct Handle {
     count: u32,
 }
 
-#[derive(Debug)]
-pub struct State<P> {
+#[derive(Debug, Default)]
+pub struct State {
     /// By their numbers, which are never given again; the driver reuses handles.
-    objects: Map<u64, Object<P>>,
+    objects: Map<u64, Object>,
     last: u64,
     handles: Map<u64, Handle>,
     pub space: AddressSpace,
     ties: Ties,
 }
 
-impl<P> Default for State<P> {
-    fn default() -> Self {
-        State {
-            objects: Map::default(),
-            last: 0,
-            handles: Map::default(),
-            space: AddressSpace::default(),
-            ties: Ties::default(),
-        }
-    }
-}
-
-impl<P> State<P> {
-    pub fn object(&self, number: u64) -> Option<&Object<P>> {
+impl State {
+    pub fn object(&self, number: u64) -> Option<&Object> {
         self.objects.get(&number)
     }
 
-    pub fn object_mut(&mut self, number: u64) -> Option<&mut Object<P>> {
+    pub fn object_mut(&mut self, number: u64) -> Option<&mut Object> {
         self.objects.get_mut(&number)
     }
 
@@ -114,7 +96,7 @@ impl<P> State<P> {
         what: What,
         device: DeviceId,
         size: u64,
-    ) -> (u64, Settled<P>) {
+    ) -> (u64, Settled) {
         let stale = self.forget_handle(handle);
         self.last += 1;
         let object = self.last;
@@ -174,14 +156,14 @@ impl<P> State<P> {
     }
 
     /// Drops the reference of a call that failed.
-    pub fn drop_hold(&mut self, object: u64) -> Settled<P> {
+    pub fn drop_hold(&mut self, object: u64) -> Settled {
         let mut dropped = Dropped::default();
         self.drop_reference(object, &mut dropped);
         self.settle(dropped, true)
     }
 
     /// A held reference becomes that of `handle`, which the driver returned for the object.
-    pub fn held_by_handle(&mut self, object: u64, handle: u64) -> Settled<P> {
+    pub fn held_by_handle(&mut self, object: u64, handle: u64) -> Settled {
         match self.handles.get_mut(&handle) {
             Some(known) if known.object == object => {
                 known.count += 1;
@@ -198,7 +180,7 @@ impl<P> State<P> {
 
     /// A held reference becomes a mapping's. Earlier mappings in the range were removed by calls that
     /// were not seen. `by`: the stack of the call.
-    pub fn held_by_mapping(&mut self, mapping: Mapping, by: StackId) -> Settled<P> {
+    pub fn held_by_mapping(&mut self, mapping: Mapping, by: StackId) -> Settled {
         let stale = self.begin_unmap(mapping.address, mapping.size);
         let bytes = self.object(mapping.object).map_or(0, |object| object.size);
         let put = self.space.put(mapping, by, bytes);
@@ -275,7 +257,7 @@ impl<P> State<P> {
     }
 
     /// After the driver's call: `done`, or it was refused.
-    pub fn settle(&mut self, dropped: Dropped, done: bool) -> Settled<P> {
+    pub fn settle(&mut self, dropped: Dropped, done: bool) -> Settled {
         let mut settled = Settled::default();
         for number in &dropped.references {
             match self.objects.get_mut(number).map(|object| object.settle(done)) {
@@ -297,7 +279,7 @@ impl<P> State<P> {
         settled
     }
 
-    fn undo(&mut self, undo: Undo, settled: &mut Settled<P>) {
+    fn undo(&mut self, undo: Undo, settled: &mut Settled) {
         match undo {
             Undo::Nothing => {}
             Undo::Handle(handle, object) => {
@@ -322,7 +304,7 @@ impl<P> State<P> {
     }
 
     /// A multicast object that has ended no longer holds its memory.
-    fn untie_ended_owners(&mut self, settled: &mut Settled<P>) {
+    fn untie_ended_owners(&mut self, settled: &mut Settled) {
         for at in 0..settled.ended.len() {
             let (number, object) = &settled.ended[at];
             if object.what == What::Multicast {
@@ -332,7 +314,7 @@ impl<P> State<P> {
         }
     }
 
-    fn forget_handle(&mut self, handle: u64) -> Settled<P> {
+    fn forget_handle(&mut self, handle: u64) -> Settled {
         let mut dropped = Dropped::default();
         if let Some(known) = self.handles.remove(&handle) {
             for _ in 0..known.count {
@@ -358,8 +340,8 @@ impl<P> State<P> {
     }
 }
 
-impl<P> Settled<P> {
-    fn absorb(&mut self, other: Settled<P>) {
+impl Settled {
+    fn absorb(&mut self, other: Settled) {
         absorb(&mut self.ended, other.ended);
         absorb(&mut self.revived, other.revived);
         absorb(&mut self.remapped, other.remapped);

@@ -5,32 +5,32 @@ use vramtrace_format::{DeviceId, SiteId, StackId};
 
 const GPU: DeviceId = DeviceId(0);
 
-fn state() -> State<()> {
+fn state() -> State {
     State::default()
 }
 
-fn create(state: &mut State<()>, handle: u64) -> u64 {
+fn create(state: &mut State, handle: u64) -> u64 {
     state.created(handle, What::Device, GPU, 10).0
 }
 
-fn map(state: &mut State<()>, handle: u64, address: u64) {
+fn map(state: &mut State, handle: u64, address: u64) {
     let object = state.hold_handle(handle).expect("a known handle");
     let settled = state.held_by_mapping(Mapping::new(address, 10, 0, object), StackId(0));
     assert!(settled.ended.is_empty());
 }
 
 /// Releases with success; returns whether the object ended.
-fn release(state: &mut State<()>, handle: u64) -> bool {
+fn release(state: &mut State, handle: u64) -> bool {
     let dropped = state.begin_release(handle).expect("a known handle");
     finish(state, dropped)
 }
 
-fn unmap(state: &mut State<()>, address: u64, size: u64) -> bool {
+fn unmap(state: &mut State, address: u64, size: u64) -> bool {
     let dropped = state.begin_unmap(address, size);
     finish(state, dropped)
 }
 
-fn finish(state: &mut State<()>, dropped: Dropped) -> bool {
+fn finish(state: &mut State, dropped: Dropped) -> bool {
     let ended = dropped.ended.len();
     let settled = state.settle(dropped, true);
     assert_eq!(settled.ended.len(), ended);
@@ -133,7 +133,7 @@ fn a_bind_by_address_holds_each_object_of_the_range() {
 
 #[test]
 fn a_free_is_announced_where_the_driver_can_agree() {
-    let mut state: State<()> = State::default();
+    let mut state: State = State::default();
     drop(state.space.reserve(100, 20, SiteId(1), StackId(2)));
     assert!(state.begin_free(100, 10).is_none(), "another size");
     assert!(state.begin_free(110, 10).is_none(), "another address");

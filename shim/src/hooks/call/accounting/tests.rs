@@ -24,7 +24,7 @@ fn capped(limit: u64) -> Budget {
 /// which took nothing, as the page was there.
 #[test]
 fn a_page_that_others_use_stays_counted_when_an_allocation_is_undone() {
-    let (budget, ledger) = (capped(2 * PAGE), Ledger::new());
+    let (budget, ledger) = (capped(2 * PAGE), Ledger::default());
     let (mut straddling, mut inside) =
         (budget.reserve(PAGE, None).unwrap(), budget.reserve(PAGE, None).unwrap());
     let first = small((1 << 40) + PAGE - 512);
@@ -49,7 +49,7 @@ fn what_the_ledger_has_no_room_for_stays_counted() {
     for (entry, bytes) in
         [(small(1 << 40), PAGE), (Entry::new(Kind::Device, 2 << 40, 3 * MIB, DeviceId(0)), 4 * MIB)]
     {
-        let (budget, ledger) = (capped(4 * MIB), Ledger::new());
+        let (budget, ledger) = (capped(4 * MIB), Ledger::default());
         let mut promise = budget.reserve(bytes, None).unwrap();
         NO_PAGES.set(true);
         let growth = ledger.insert(&Nowhere, &entry);

@@ -4,9 +4,8 @@
 //! its first context. That is so in the mode EXCLUSIVE_PROCESS, in a MIG instance on which NVML lists one process at
 //! most, and where the user says so (`VRAMTRACE_EXCLUSIVE=1`). Else the bytes cannot be told.
 
-use crate::driver::cuda::{CUDA_SUCCESS, NvmlDevice};
-use crate::driver::depth::inside;
-use crate::driver::functions::driver;
+use crate::driver::cuda::NvmlDevice;
+use crate::driver::functions::{answer, driver};
 use crate::driver::nvml::{Figure, Nvml};
 use crate::hooks::process::state::Process;
 use crate::model::devices::Device;
@@ -53,9 +52,7 @@ impl Exclusive {
 }
 
 fn is_in_exclusive_mode(device: &Device) -> bool {
-    let mut mode = 0;
-    let ordinal = i32::from(device.id.0);
-    let get = driver().device_get_attribute;
-    let ask = || get.map(|get| get(&mut mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, ordinal));
-    inside(ask) == Some(CUDA_SUCCESS) && mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS
+    let (which, ordinal) = (CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, i32::from(device.id.0));
+    let mode = answer(0, |mode| Some(driver().device_get_attribute?(mode, which, ordinal)));
+    mode == Some(CU_COMPUTEMODE_EXCLUSIVE_PROCESS)
 }
