@@ -3,14 +3,14 @@
 //! A table of fixed size. Looking up takes no lock; adding takes one. An id is used only after its definition is in the file (or among
 //! those that are written when the file opens).
 //!
-//! Device and kind are never lost: a reader has the totals from them. A table that fills up leaves out first
-//! the stream and the pool of further sites, then their function and context.
+//! Device and kind are never lost: a reader has the totals from them. Once the table is full further sites share one for each
+//! device and kind.
 
 use crate::runtime::hash_table;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::zero_pages::{ZeroPages, Zeroed};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::{ContextId, Definition, DeviceId, Kind, PoolId, SiteId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,9 +44,6 @@ impl SiteKey {
 
 /// Slots of the table.
 const SLOTS: usize = 1 << 14;
-/// Sites beyond this many lose their stream and their pool, so that a program that makes these in a loop
-/// cannot fill the table.
-const ROOMY: u32 = (SLOTS / 2) as u32;
 /// Sites beyond this many share one for each device and kind.
 const FULL: u32 = (SLOTS / 4 * 3) as u32;
 
@@ -82,30 +79,23 @@ impl Slot {
 
 pub struct Sites {
     slots: ZeroPages<[Slot; SLOTS]>,
-    /// Of the sites. Its lock is held while a site is added and defined.
+    /// Of the sites; 1 above [`FULL`] once one had no place. Its lock is held while a site is added and defined.
     count: Lock<u32>,
     /// By device, a bit for each kind whose shared site is defined.
     shared: [AtomicU16; 256],
-    /// What was said: that streams and pools are left out; that functions and contexts are.
-    said: [AtomicBool; 2],
 }
 
 impl Default for Sites {
-    fn default() -> Self {
-        Sites::new()
-    }
-}
-
-impl Sites {
-    pub fn new() -> Sites {
+    fn default() -> Sites {
         Sites {
             slots: ZeroPages::new(),
             count: Lock::new(0),
             shared: [const { AtomicU16::new(0) }; 256],
-            said: Default::default(),
         }
     }
+}
 
+impl Sites {
     /// The id of a site. `define` writes its definition; it returns false once nothing is recorded any
     /// more: then the id is 0.
     #[inline]
@@ -139,25 +129,18 @@ impl Sites {
             return self.shared(key, define);
         };
         if *count >= FULL {
+            let is_first = *count == FULL;
+            *count = FULL + 1;
             drop(count);
-            self.say(1, &define, || {
-                format!(
-                    "more than {FULL} call sites (function, kind, context): the trace has device and kind \
-                     of further ones, not their function and context"
-                )
-            });
+            if is_first {
+                let text = format!(
+                    "more than {FULL} call sites (function, context, stream, pool): the trace has device and \
+                     kind of further ones"
+                );
+                log::line(format_args!("{text}"));
+                define(&Definition::Note { text });
+            }
             return self.shared(key, define);
-        }
-        if *count >= ROOMY && (key.stream > 2 || key.pool != PoolId(0)) {
-            drop(count);
-            self.say(0, &define, || {
-                format!(
-                    "more than {ROOMY} call sites (function, context, stream, pool): the trace has further \
-                     ones without stream and pool"
-                )
-            });
-            let stream = if key.stream > 2 { 0 } else { key.stream };
-            return self.get(&SiteKey { stream, pool: PoolId(0), ..*key }, define);
         }
         let place = key.place();
         for index in from.. {
@@ -200,17 +183,6 @@ impl Sites {
         }
         id
     }
-
-    /// Prints a line on stderr, and notes it in the trace: once.
-    fn say(&self, what: usize, define: impl Fn(&Definition) -> bool, text: impl Fn() -> String) {
-        if !self.said[what].load(Ordering::Relaxed)
-            && !self.said[what].swap(true, Ordering::Relaxed)
-        {
-            let text = text();
-            log::line(format_args!("{text}"));
-            define(&Definition::Note { text });
-        }
-    }
 }
 
 fn home(place: u64, stream: u64) -> usize {
@@ -236,7 +208,7 @@ mod tests {
 
     #[test]
     fn every_thread_gets_the_same_number_after_its_definition() {
-        let sites = Sites::new();
+        let sites = Sites::default();
         let defined = Mutex::new(HashSet::new());
         let numbers: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
@@ -281,28 +253,8 @@ mod tests {
     }
 
     #[test]
-    fn streams_and_pools_without_end_do_not_fill_it() {
-        let (sites, notes) = (Sites::new(), Mutex::default());
-        let mut numbers = HashSet::new();
-        for number in 1..100_000u64 {
-            let key = SiteKey { pool: PoolId(number as u16), ..key(7, number * 64) };
-            let (id, defined) = ask(&sites, &key, &notes);
-            assert!(id.0 != 0 && !is_shared(id));
-            if numbers.len() > ROOMY as usize
-                && let Some(Definition::Site { kind, context, pool, stream, .. }) = defined
-            {
-                assert_eq!((kind, context, pool, stream), (key.kind, key.context, PoolId(0), 0));
-            }
-            numbers.insert(id.0);
-        }
-        assert_eq!(numbers.len(), ROOMY as usize + 1);
-        assert!(!is_shared(sites.get(&key(8, 1), |_| true)));
-        assert_eq!(notes.into_inner().unwrap().len(), 1);
-    }
-
-    #[test]
     fn device_and_kind_are_never_lost() {
-        let (sites, notes) = (Sites::new(), Mutex::default());
+        let (sites, notes) = (Sites::default(), Mutex::default());
         let mut shared = HashSet::new();
         for number in 0..20_000u32 {
             let key = SiteKey {
@@ -321,13 +273,13 @@ mod tests {
             }
         }
         assert_eq!(shared.len(), 5 * Kind::ALL.len());
-        assert_eq!(notes.into_inner().unwrap().len(), 2);
+        assert_eq!(notes.into_inner().unwrap().len(), 1);
         assert_eq!(sites.get(&SiteKey { kind: None, ..key(9, 9) }, |_| false).0, 0);
     }
 
     #[test]
     fn nobody_waits_for_a_thread_that_was_taken_out() {
-        let sites = Sites::new();
+        let sites = Sites::default();
         let known = sites.get(&key(7, 0), |_| true);
         // As `setcontext` out of a handler: nothing is dropped on the way.
         std::mem::forget(sites.count.lock());
@@ -337,7 +289,7 @@ mod tests {
 
     #[test]
     fn without_pages_for_the_table_sites_are_shared() {
-        let sites = Sites { slots: ZeroPages::NONE, ..Sites::new() };
+        let sites = Sites { slots: ZeroPages::NONE, ..Sites::default() };
         assert!(is_shared(sites.get(&key(7, 0), |_| true)));
     }
 }

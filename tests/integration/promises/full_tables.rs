@@ -8,8 +8,8 @@ const MIB: u64 = 1 << 20;
 
 const MANY_POOLS: &str = "the recorder has no room for more than 65535 memory pools at one time: what \
                           further ones hold is not counted, and under a cap their requests are refused";
-const MANY_SITES: &str = "more than 8192 call sites (function, context, stream, pool): the trace has \
-                          further ones without stream and pool";
+const MANY_SITES: &str = "more than 12288 call sites (function, context, stream, pool): the trace has \
+                          device and kind of further ones";
 
 #[test]
 fn a_cap_counts_the_first_pools_and_refuses_further_ones() {

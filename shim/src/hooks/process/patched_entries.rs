@@ -1,30 +1,26 @@
 //! Finds exported functions of this library whose beginning another library replaced by a jump to its own code, as
 //! comfy-aimdo does: calls of these functions go through it. It hands on the requests of others, so memory belongs to what
 //! called it. The trace gets the library ([`PATCHED_BY`]), for the reports that name who requested memory, and a
-//! note. Looked at when the state is made, with the live page's call sites, before a refusal and at the end: never on the
-//! path of a call.
+//! note. Looked at when the state is made, with the live page's call sites, before a post-mortem and at the end: never on
+//! the path of a call.
 
 use crate::driver::api::{Api, Family, Home};
 use crate::hooks::process::state::Process;
 use crate::runtime::entry_jump;
-use crate::runtime::fallible::{TryPush, list_of};
+use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
 use crate::runtime::mapped_modules::{self, Loaded};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use vramtrace_format::{Definition, PATCHED_BY};
 
-/// Least time between two looks before refusals: a program may be refused in each step.
-const LOOK_EVERY_NS: u64 = 100_000_000;
-/// Most libraries that are kept. A further one is noted in the trace only.
+/// Most libraries that are noted.
 const LIBRARIES_MOST: usize = 16;
 
 pub struct PatchedEntries {
     /// Addresses of the exported functions. 0: not exported (a build for unit tests), not looked up, or noted already.
     entries: [AtomicUsize; Api::COUNT],
     are_found: AtomicBool,
-    /// Time of the last look before a refusal; 0: none.
-    looked_ns: AtomicU64,
-    /// Paths of the libraries that replaced some, as the loader has them.
+    /// Paths of the libraries that replaced some, as the loader has them; or what stands for them in the note.
     libraries: Lock<Vec<String>>,
 }
 
@@ -33,7 +29,6 @@ impl Default for PatchedEntries {
         PatchedEntries {
             entries: [const { AtomicUsize::new(0) }; Api::COUNT],
             are_found: AtomicBool::new(false),
-            looked_ns: AtomicU64::new(0),
             libraries: Lock::new(Vec::new()),
         }
     }
@@ -44,53 +39,44 @@ impl PatchedEntries {
         self.libraries.lock().clone()
     }
 
-    /// Looks before a refusal, if the last such look was some time ago.
-    pub fn look_now_and_then(&self, p: &Process) {
-        let (now_ns, last) = (p.clock.now_ns(), self.looked_ns.load(Ordering::Relaxed));
-        if last == 0 || now_ns >= last.saturating_add(LOOK_EVERY_NS) {
-            self.looked_ns.store(now_ns.max(1), Ordering::Relaxed);
-            self.look(p);
-        }
-    }
-
     /// Looks at all followed functions of the driver, and notes what is new.
     pub fn look(&self, p: &Process) {
         if !self.are_found.load(Ordering::Acquire) {
             self.find_entries();
         }
-        // The functions of each library. Its path is empty for the program itself; `None`: generated code.
-        let mut all: Vec<(Option<String>, Vec<Api>)> = Vec::new();
         for api in Api::ALL.iter().copied() {
             let entry = &self.entries[api as usize];
-            let address = entry.load(Ordering::Relaxed);
-            let Some(library) = replaced_by(address) else { continue };
-            if entry.swap(0, Ordering::Relaxed) == 0 {
-                // Another thread notes it.
-                continue;
+            let Some(library) = replaced_by(entry.load(Ordering::Relaxed)) else { continue };
+            // Otherwise another thread notes it.
+            if entry.swap(0, Ordering::Relaxed) != 0 {
+                self.note(p, api, library);
             }
-            // Without host memory it has no note.
-            let _ = match all.iter_mut().find(|(known, _)| *known == library) {
-                Some((_, functions)) => functions.try_push(api),
-                None => list_of(1, [api].into_iter()).and_then(|one| all.try_push((library, one))),
-            };
-        }
-        for (library, functions) in &all {
-            if let Some(path) = library.as_deref().filter(|path| !path.is_empty())
-                && self.add(path)
-            {
-                let (name, value) = (PATCHED_BY.into(), path.into());
-                p.trace_writer.define(&Definition::Setting { name, value });
-            }
-            note(p, library.as_deref(), functions);
         }
     }
 
-    /// Adds the library at this path. False: it is known, or there is no room.
-    fn add(&self, path: &str) -> bool {
-        let mut libraries = self.libraries.lock();
-        let is_new =
-            libraries.len() < LIBRARIES_MOST && !libraries.iter().any(|known| known == path);
-        is_new && libraries.try_push(path.to_string()).is_ok()
+    /// Notes what replaced the beginning of this function, once for each library.
+    #[cold]
+    fn note(&self, p: &Process, api: Api, library: Option<String>) {
+        let path = library.as_deref().filter(|path| !path.is_empty());
+        let by = path.unwrap_or(if library.is_none() { "generated code" } else { "the program" });
+        let mut known = self.libraries.lock();
+        if known.len() == LIBRARIES_MOST
+            || known.iter().any(|one| one == by)
+            || known.try_push(by.to_string()).is_err()
+        {
+            return;
+        }
+        drop(known);
+        if let Some(path) = path {
+            let (name, value) = (PATCHED_BY.into(), path.into());
+            p.trace_writer.define(&Definition::Setting { name, value });
+        }
+        let text = format!(
+            "{by} replaced the beginning of {}: its calls, and those of other functions that it replaced, go through \
+             it, and memory belongs to what called them",
+            api.name()
+        );
+        p.trace_writer.define(&Definition::Note { text });
     }
 
     #[cold]
@@ -132,25 +118,4 @@ fn replaced_by(entry: usize) -> Option<Option<String>> {
         Some(library) => Some(Some(library.path_read_carefully()?)),
         None => Some(None),
     }
-}
-
-#[cold]
-fn note(p: &Process, library: Option<&str>, functions: &[Api]) {
-    let Some(first) = functions.first().map(|api| api.name()) else { return };
-    let by = match library {
-        None => "generated code",
-        Some("") => "the program",
-        Some(path) => path,
-    };
-    let text = match functions.len() {
-        1 => format!(
-            "{by} replaced the beginning of {first}: its calls go through it, and memory belongs to what called it"
-        ),
-        n => format!(
-            "{by} replaced the beginning of {first} and {} more functions: their calls go through it, and memory \
-             belongs to what called them",
-            n - 1
-        ),
-    };
-    p.trace_writer.define(&Definition::Note { text });
 }

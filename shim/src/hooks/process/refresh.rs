@@ -29,7 +29,6 @@ pub fn refresh_reserves(p: &'static Process, device: DeviceId) {
 #[cold]
 pub fn refresh_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.reap();
-    p.patched_entries.look_now_and_then(p);
     p.stream_captures.forget_ended_threads(thread_slot::lives);
     match p.nvml.is_fresh(p, device) {
         true => refresh_reserves(p, device),
