@@ -405,7 +405,7 @@ fields! {
 
 fields! {
     /// The memory of one level of a device in a bin of the history, bytes.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct HistoryLevel {
         device: DeviceId = small,
         /// True: blocks of a framework. False: memory that the driver allocated.
