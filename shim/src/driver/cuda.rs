@@ -43,7 +43,6 @@ pub type Library = *mut c_void;
 pub type Function = *mut c_void;
 /// A kernel of a library: any context's.
 pub type Kernel = *mut c_void;
-pub type GfxRes = *mut c_void;
 pub type NvmlDevice = *mut c_void;
 
 pub type CUstreamCaptureStatus = u32;

@@ -78,9 +78,6 @@ macro_rules! table {
                 cuMemPoolImportPointer 11020: (ptr: Out<u64>, pool: Pool, data: *mut c_void) => {ipc::pool_import_pointer(ptr)}
                 cuExternalMemoryGetMappedBuffer 10000: (dptr: Out<u64>, memory: ExtMem, descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>) => {ipc::external_buffer(dptr, descriptor)}
                 cuExternalMemoryGetMappedMipmappedArray 10000: (array: Out<MArray>, memory: ExtMem, descriptor: *mut c_void) => {ipc::external_mipmap(array)}
-                cuGraphicsUnmapResources 3000, cuGraphicsUnmapResources_ptsz 7000: (count: u32, resources: In<GfxRes>, stream: Stream) => {graphics::unmap(count, resources)}
-                cuGraphicsResourceGetMappedPointer_v2 3020: (dptr: Out<u64>, size: Out<usize>, resource: GfxRes) => {graphics::pointer(dptr, size, resource)}
-                cuGraphicsUnregisterResource 3000: (resource: GfxRes) => {graphics::unregister(resource)}
             }
             "F. Pools"
             Pools in Cuda {

@@ -32,7 +32,7 @@ pub fn open(call: Call<impl Row>, dptr: Out<u64>) -> CUresult {
 }
 
 /// Whether the address is of memory that was imported.
-pub(in crate::hooks) fn is_import(p: &Process, address: u64) -> bool {
+fn is_import(p: &Process, address: u64) -> bool {
     let known = p.ledger.get(Space::Device, address);
     known.is_some_and(|entry| entry.kind == Kind::Imported)
 }
@@ -98,12 +98,12 @@ pub fn external_mipmap(call: Call<impl Row>, array: Out<MArray>) -> CUresult {
 }
 
 /// The call has given memory of others.
-pub(in crate::hooks) fn import(call: Call<impl Row>, at: (Space, u64), size: u64, target: Target) {
+fn import(call: Call<impl Row>, at: (Space, u64), size: u64, target: Target) {
     enter(call.p, &given(call.p, call.api(), Kind::Imported, at, size, target));
 }
 
 /// Bytes of the allocation that contains the address; 0: the driver gives no answer.
-pub(in crate::hooks) fn size_at(address: u64) -> u64 {
+fn size_at(address: u64) -> u64 {
     let mut base = 0;
     let size = answer(0, |size| Some(driver().mem_get_address_range?(&mut base, size, address)));
     size.unwrap_or(0) as u64

@@ -4,7 +4,6 @@ pub mod alloc;
 pub mod array;
 pub mod context;
 pub mod graph;
-pub mod graphics;
 pub mod host;
 pub mod info;
 pub mod ipc;

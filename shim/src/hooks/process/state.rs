@@ -36,7 +36,6 @@ use crate::model::torch_lanes::CaptureNumbers;
 use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::runtime::clock::{self, ProcessClock};
-use crate::runtime::fallible_map::Map;
 use crate::runtime::found;
 use crate::runtime::loader;
 use crate::runtime::lock::{Left, Lock};
@@ -76,8 +75,6 @@ pub struct Process {
     pub contexts: Contexts,
     pub launched_kernels: LaunchedKernels,
     pub vmm: Vmm,
-    /// Graphics resources that are mapped, and the address of each one's memory.
-    pub mapped_resources: Lock<Map<u64, u64>>,
     /// The order in which threads open and close IPC handles: the ledger's entry counts the opens.
     pub imports: Lock<()>,
     pub exports: Exports,
@@ -127,7 +124,6 @@ impl Process {
             contexts: Contexts::default(),
             launched_kernels: LaunchedKernels::default(),
             vmm: Vmm::default(),
-            mapped_resources: Lock::default(),
             imports: Lock::new(()),
             exports: Exports::default(),
             nvml: NvmlReader::default(),
