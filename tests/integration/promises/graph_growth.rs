@@ -108,8 +108,6 @@ fn what_threads_that_capture_at_once_take_is_never_anothers() {
             let bytes = bytes(&taken, "graphs", Some(line));
             assert!(bytes <= half + half / 10, "{line}: {taken:?}");
         }
-        let all: u64 = taken.iter().map(|(_, _, bytes)| bytes).sum();
-        assert!(all >= 2 * half * 95 / 100, "{taken:?}");
         assert!(taken.iter().all(|(cause, _, _)| cause == "graphs"), "{taken:?}");
     }
 }

@@ -126,11 +126,7 @@ static SITES: Mutex<BTreeMap<usize, &'static Sites>> = Mutex::new(BTreeMap::new(
 
 fn site(recorder: &TraceWriter, stream: u64) -> SiteId {
     let address = std::ptr::from_ref(recorder) as usize;
-    let sites = *SITES
-        .lock()
-        .unwrap()
-        .entry(address)
-        .or_insert_with(|| Box::leak(Box::new(Sites::default())));
+    let sites = *SITES.lock().unwrap().entry(address).or_insert_with(|| Box::leak(Box::default()));
     let key = SiteKey {
         api: 3,
         kind: Some(Kind::Device),
