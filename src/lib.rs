@@ -8,6 +8,7 @@
 pub mod export;
 pub mod files;
 pub mod import;
+pub mod pprof;
 pub mod report;
 pub mod trace;
 

@@ -14,14 +14,17 @@ use crate::error::{DONE, Failure, Outcome};
 #[command(
     long_about = "Convert the recording of another tool into a trace, so that frag, whatif, \
         holders, report and the exports work on it.\n\n\
-        FILE is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot; torch 2.0 to 2.15), \
-        a CSV with the columns action,addr,size,stream, or a log of RMM; plain or gzip. A snapshot is read as data: nothing in it is run.",
+        FILE is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot of torch 2.0 to 2.15; \
+        as JSON or by torch.save, too), a timeline of torch.profiler with profile_memory=True, \
+        a CSV with the columns action,addr,size,stream, a log of RMM, or a pprof profile of memory \
+        (jax.profiler.save_device_memory_profile); plain or gzip. A snapshot is read as data: \
+        nothing in it is run.",
     after_help = "Examples:\n  \
         vramtrace import snapshot.pickle -o snapshot.vtrace\n  \
         vramtrace holders snapshot.vtrace"
 )]
 pub struct Args {
-    /// A PyTorch memory snapshot, a CSV of requests, or an RMM log
+    /// A recording of another tool
     file: PathBuf,
     /// The trace to write; `-` is stdout
     #[arg(short, long, value_name = "TRACE")]

@@ -106,7 +106,7 @@ enum Command {
     Report(report::Args),
     /// Which lines, functions or libraries held the memory?
     Holders(holders::Args),
-    /// How do I read a PyTorch snapshot, a CSV or an RMM log?
+    /// How do I read the recording of another tool?
     Import(import::Args),
     /// Which memory grows and is never freed?
     Leaks(leaks::Args),

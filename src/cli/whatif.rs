@@ -3,8 +3,8 @@
 use vramtrace_format::size;
 use vramtrace_reader::allocator::Conf;
 use vramtrace_reader::analysis::whatif::{
-    Capacity, GRID, NOT_OF_SAMPLES, Origin, Prediction, Recorded, capacities_of, predict,
-    why_no_blocks,
+    Capacity, GRID, NOT_OF_A_MOMENT, NOT_OF_SAMPLES, Origin, Prediction, Recorded, capacities_of,
+    predict, why_no_blocks,
 };
 use vramtrace_reader::report::json::{WHATIF, WhatifReport};
 use vramtrace_reader::report::text::whatif::text;
@@ -74,6 +74,9 @@ pub fn run(args: Args) -> Outcome {
     let find = |name: &str, trace: &Trace, definitions: &Definitions| {
         if definitions.samples_blocks() {
             return Err(Failure::new(format!("{name}: {NOT_OF_SAMPLES}")));
+        }
+        if !definitions.has_history() {
+            return Err(Failure::new(format!("{name}: {NOT_OF_A_MOMENT}")));
         }
         let devices = Recorded::of(trace, definitions);
         if devices.is_empty() {

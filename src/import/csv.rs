@@ -46,14 +46,10 @@ pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
         let number = |text: &str, name: &str| {
             text.parse::<u64>().map_err(|_| row.wrong(format!("{name} is not a whole number")))
         };
-        let action = match (Action::from_name(name), name) {
-            (Some(action), _) => action,
-            (None, "snapshot") => continue,
-            (None, _) => {
-                return Err(wrong(
-                    "the action is none of alloc, free_requested, free_completed, segment_*, oom",
-                ));
-            }
+        let Some(action) = Action::from_name(name) else {
+            const NONE: &str =
+                "the action is none of alloc, free_requested, free_completed, segment_*, oom";
+            if name == "snapshot" { continue } else { return Err(wrong(NONE)) }
         };
         let (address, size) = (number(address, "addr")?, number(size, "size")?);
         if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {

@@ -18,8 +18,9 @@ pub enum ImportProblem {
     Unreadable(#[from] std::io::Error),
     #[error(
         "{looks}, which is not read: give a vramtrace trace or the directory of a run, a PyTorch memory snapshot \
-         (torch.cuda.memory._dump_snapshot), a CSV that begins with action,addr,size,stream, or a log of RMM \
-         (Thread,Time,Action,...)"
+         (torch.cuda.memory._dump_snapshot; as JSON or by torch.save, too), a timeline of torch.profiler with \
+         profile_memory=True, a CSV that begins with action,addr,size,stream, a log of RMM (Thread,Time,Action,...), or a \
+         pprof profile of memory (jax.profiler.save_device_memory_profile)"
     )]
     Unknown { looks: &'static str },
     #[error("this is a trace already: every command reads it, for example `vramtrace report FILE`")]

@@ -32,6 +32,10 @@ pub enum Form {
     Csv,
     /// RMM's logging resource adaptor
     Rmm,
+    /// perftools.profiles.Profile, as JAX's save_device_memory_profile writes it
+    Pprof,
+    /// The instants `[memory]` of torch.profiler
+    Timeline,
 }
 
 impl Form {
@@ -41,6 +45,17 @@ impl Form {
             Form::Snapshot => "PyTorch memory snapshot",
             Form::Csv => "CSV of requests",
             Form::Rmm => "RMM log",
+            Form::Pprof => "pprof profile",
+            Form::Timeline => "timeline of torch.profiler",
+        }
+    }
+
+    /// The allocator, where it is not PyTorch's cache. Its requests become allocations, with sizes as they are.
+    pub fn other_allocator(self) -> Option<&'static str> {
+        match self {
+            Form::Snapshot | Form::Csv | Form::Timeline => None,
+            Form::Rmm => Some("RMM"),
+            Form::Pprof => Some("the profiled program"),
         }
     }
 }
@@ -108,7 +123,7 @@ pub struct Ground {
     pub stack: StackId,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct HistorySegment {
     pub address: u64,
     pub size: u64,
@@ -173,6 +188,16 @@ impl History {
             has_times: true,
             caveats: Vec::new(),
         }
+    }
+
+    /// The device with this ordinal, added if it is new.
+    pub fn device(&mut self, ordinal: u8) -> &mut HistoryDevice {
+        let known = self.devices.iter().position(|device| device.ordinal == ordinal);
+        let at = known.unwrap_or_else(|| {
+            self.devices.push(HistoryDevice { ordinal, ..HistoryDevice::default() });
+            self.devices.len() - 1
+        });
+        &mut self.devices[at]
     }
 }
 

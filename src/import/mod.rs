@@ -1,5 +1,5 @@
-//! Reads recordings of other tools: PyTorch memory snapshots (pickle), the CSV `action,addr,size,stream` and RMM's logs, plain
-//! or gzip. Each becomes a [`History`], which [`convert`] writes as a trace. The files are untrusted input.
+//! Reads recordings of other tools: PyTorch memory snapshots (pickle, torch.save, JSON), timelines of torch.profiler, the CSV
+//! `action,addr,size,stream`, RMM's logs and pprof profiles, plain or gzip. Each becomes a [`History`], which [`convert`] writes as a trace. The files are untrusted input.
 
 mod before;
 mod blocks;
@@ -7,7 +7,9 @@ mod convert;
 mod csv;
 mod error;
 pub mod history;
+mod json;
 mod pickle;
+mod pprof;
 mod rmm;
 mod snapshot;
 
@@ -28,29 +30,29 @@ pub use pickle::{PickleError, Value, parse as parse_pickle};
 
 /// Reads a file of any of the known forms, recognised by its first bytes.
 pub fn read(path: &Path) -> Result<History, ImportError> {
-    let history =
-        files::read_given(path, MAX_FILE_BYTES).map_err(ImportProblem::from).and_then(|bytes| {
-            match bytes.starts_with(&GZIP) {
-                true if is_compressed_trace(path) => Err(ImportProblem::Trace),
-                true => parse(&unpack(&bytes)?),
-                false => parse(&bytes),
-            }
-        });
-    let of_file = |mut history: History| {
-        if history.form == Form::Rmm {
-            history.devices.iter_mut().for_each(|device| device.ordinal = rmm::ordinal(path));
-        }
-        history
+    let of_file = || match files::read_given(path, MAX_FILE_BYTES)? {
+        packed if !packed.starts_with(&GZIP) => parse(&packed),
+        _ if is_compressed_trace(path) => Err(ImportProblem::Trace),
+        packed => parse(&unpack(&packed)?),
     };
-    history
-        .map(of_file)
-        .map_err(|problem| ImportError { path: path.display().to_string(), problem })
+    let error = |problem| ImportError { path: path.display().to_string(), problem };
+    let mut history = of_file().map_err(error)?;
+    if history.form == Form::Rmm {
+        history.devices.iter_mut().for_each(|device| device.ordinal = rmm::ordinal(path));
+    }
+    Ok(history)
 }
 
 /// Parses an unpacked file.
 pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
     if bytes.first() == Some(&0x80) {
         return snapshot::read(bytes);
+    }
+    if let Some(pickle) = saved(bytes) {
+        return snapshot::read(pickle);
+    }
+    if matches!(first_of_text(bytes), Some(b'{' | b'[')) {
+        return json::read(bytes);
     }
     if bytes.starts_with(&MAGIC) {
         return Err(ImportProblem::Trace);
@@ -64,20 +66,36 @@ pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
     let read = match () {
         () if header(csv::HEADER) => csv::read,
         () if header(rmm::HEADER) => rmm::read,
-        () => return Err(ImportProblem::Unknown { looks: looks_like(bytes) }),
+        () => match pprof::profile(bytes) {
+            Some(profile) => return pprof::read(&profile),
+            None => return Err(ImportProblem::Unknown { looks: looks_like(bytes) }),
+        },
     };
     read(std::str::from_utf8(bytes)?)
 }
 
+fn first_of_text(bytes: &[u8]) -> Option<&u8> {
+    bytes.iter().find(|byte| !byte.is_ascii_whitespace())
+}
+
+/// The pickle in an archive of torch.save, from its first byte: the first file of the archive, not compressed.
+fn saved(bytes: &[u8]) -> Option<&[u8]> {
+    let number =
+        |at: usize| Some(usize::from(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?)));
+    let (method, name, extra) = (number(8)?, number(26)?, number(28)?);
+    let is_pickle = bytes.starts_with(ZIP) && bytes.get(30..30 + name)?.ends_with(b"data.pkl");
+    (is_pickle && method == 0).then(|| bytes.get(30 + name + extra..))?
+}
+
+const ZIP: &[u8] = b"PK\x03\x04";
+
 /// What a file that is not read looks like.
 fn looks_like(bytes: &[u8]) -> &'static str {
-    let start = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
-    match start {
-        None => "an empty file",
-        Some(b'{' | b'[') => "JSON",
-        _ if bytes.starts_with(b"PK\x03\x04") => "a zip archive, as torch.save writes it",
-        _ if std::str::from_utf8(bytes).is_ok() => "text of no known form",
-        _ => "a file of no known form",
+    match () {
+        () if first_of_text(bytes).is_none() => "an empty file",
+        () if bytes.starts_with(ZIP) => "a zip archive without a pickle of torch.save",
+        () if std::str::from_utf8(bytes).is_ok() => "text of no known form",
+        () => "a file of no known form",
     }
 }
 

@@ -55,24 +55,17 @@ pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
             time_ns: at.saturating_sub(start),
             stack: StackId(0),
         };
-        // The segments of RMM are not in the log: each allocation gets its own segment.
-        let with = |action| HistoryEntry { action, ..entry };
-        match action {
-            Action::Alloc => device.entries.extend([with(Action::SegmentAlloc), entry]),
-            Action::FreeCompleted => {
-                let all = [Action::FreeRequested, Action::FreeCompleted, Action::SegmentFree];
-                device.entries.extend(all.map(with));
-            }
-            _ => device.entries.push(entry),
+        if action == Action::FreeCompleted {
+            device.entries.push(HistoryEntry { action: Action::FreeRequested, ..entry });
         }
+        device.entries.push(entry);
     }
     if !device.entries.iter().any(|entry| entry.action == Action::Alloc) {
         return Err(ImportProblem::Empty);
     }
     let mut history = History::new(Form::Rmm);
     history.caveats.push(
-        "the log has what was asked of RMM, not what RMM took from the driver: reserved is \
-         what was allocated"
+        "the log has what was asked of RMM, not what RMM took from the driver, nor its limit"
             .into(),
     );
     history.devices.push(device);
@@ -136,15 +129,13 @@ mod tests {
         assert_eq!(
             entries,
             [
-                (Action::SegmentAlloc, 0),
                 (Action::Alloc, 0),
                 (Action::OutOfMemory { free: None }, 200_000_000),
                 (Action::FreeRequested, 1_100_001_000),
                 (Action::FreeCompleted, 1_100_001_000),
-                (Action::SegmentFree, 1_100_001_000),
             ]
         );
-        assert_eq!((device.entries[1].stream, device.entries[2].size), (1, 4 << 30));
+        assert_eq!((device.entries[0].stream, device.entries[1].size), (1, 4 << 30));
     }
 
     #[test]

@@ -11,19 +11,53 @@ use super::history::{
     Action, Form, Ground, History, HistoryBlock, HistoryDevice, HistoryEntry, HistoryFrame,
     HistorySegment, is_place,
 };
-use super::pickle::{self, Value};
+use super::pickle::{self, PickleError, Value};
 
 pub(super) fn read(bytes: &[u8]) -> Result<History, ImportProblem> {
-    let value = pickle::parse(bytes)?;
+    let (value, cut) = pickle::parse_cut(bytes)?;
+    match of_value(&value, bytes.len()) {
+        Ok(mut history) if cut => {
+            history.caveats.push("the file ends in the middle: what follows is not known".into());
+            Ok(history)
+        }
+        _ if cut => Err(PickleError::Truncated.into()),
+        result => result.map_err(ImportProblem::Snapshot),
+    }
+}
+
+/// The segments of a dump without a history: torch.cuda.memory.memory_snapshot().
+fn alone(value: &Value) -> Option<Vec<Value>> {
+    let segments = value.items()?;
+    let known = |segment: &Value| segment.get("total_size").is_some();
+    (!segments.is_empty() && segments.iter().all(known)).then_some(segments)
+}
+
+pub(super) fn is_one(value: &Value) -> bool {
+    let has = |key| value.get(key).is_some();
+    alone(value).is_some() || has("segments") || has("device_traces")
+}
+
+/// `bytes`: length of the file.
+pub(super) fn of_value(value: &Value, bytes: usize) -> Result<History, String> {
     let mut reader = Reader {
         history: History::new(Form::Snapshot),
         frames: FxHashMap::default(),
         stacks: FxHashMap::default(),
-        room: bytes.len() / BYTES_AN_ENTRY,
+        room: bytes / BYTES_AN_ENTRY,
         timeless: false,
     };
-    reader.read(&value).map_err(ImportProblem::Snapshot)?;
-    Ok(reader.history)
+    if !is_one(value) {
+        return Err("has neither segments nor device_traces: it is no PyTorch memory snapshot \
+                    (torch.cuda.memory._dump_snapshot)"
+            .into());
+    }
+    reader.read(value)?;
+    match reader.history.devices.is_empty() {
+        true => {
+            Err("a PyTorch memory snapshot without segments and history: it has no memory".into())
+        }
+        false => Ok(reader.history),
+    }
 }
 
 const NO_LIST: &str = " is no list";
@@ -50,24 +84,7 @@ impl Reader {
             None => Ok(Vec::new()),
             Some(list) => list.items().ok_or_else(|| format!("{key}{NO_LIST}")),
         };
-        // A dump of the segments alone: torch.cuda.memory_snapshot().
-        let alone = match value {
-            Value::List(_) => value.items(),
-            _ => None,
-        };
-        let known = |segment: &Value| segment.get("total_size").is_some();
-        let is_known = match &alone {
-            Some(segments) => !segments.is_empty() && segments.iter().all(known),
-            None => value.get("segments").is_some() || value.get("device_traces").is_some(),
-        };
-        if !is_known {
-            return Err(
-                "has neither segments nor device_traces: it is no PyTorch memory snapshot \
-                        (torch.cuda.memory._dump_snapshot)"
-                    .into(),
-            );
-        }
-        let (segments, traces) = match alone {
+        let (segments, traces) = match alone(value) {
             Some(segments) => (segments, Vec::new()),
             None => (list("segments")?, list("device_traces")?),
         };
@@ -75,9 +92,8 @@ impl Reader {
         for (index, segment) in segments.iter().enumerate() {
             let at = |error: String| format!("segments[{index}]{error}");
             let ordinal = segment.get("device").map_or(Some(0), |device| device.int());
-            let device = self.device(ordinal).map_err(at)?;
             let segment = self.segment(segment).map_err(at)?;
-            self.history.devices[device].segments.push(segment);
+            self.device(ordinal).map_err(at)?.segments.push(segment);
         }
         for (ordinal, trace) in traces.iter().enumerate() {
             let at = |error: String| format!("device_traces[{ordinal}]{error}");
@@ -85,29 +101,23 @@ impl Reader {
             if entries.is_empty() {
                 continue;
             }
-            let device = self.device(i64::try_from(ordinal).ok()).map_err(at)?;
+            let mut known = Vec::with_capacity(entries.len());
             for (index, entry) in entries.iter().enumerate() {
                 let at = |error: String| at(format!("[{index}]{error}"));
-                if let Some(entry) = self.entry(entry).map_err(at)? {
-                    self.history.devices[device].entries.push(entry);
-                }
+                known.extend(self.entry(entry).map_err(at)?);
             }
+            self.device(i64::try_from(ordinal).ok()).map_err(at)?.entries = known;
         }
         self.history.devices.sort_by_key(|device| device.ordinal);
         self.set_times();
         Ok(())
     }
 
-    /// Index of the device with this ordinal.
-    fn device(&mut self, ordinal: Option<i64>) -> Result<usize, String> {
+    fn device(&mut self, ordinal: Option<i64>) -> Result<&mut HistoryDevice, String> {
         // 255 stands for a device that is not known.
         let ordinal = ordinal.and_then(|n| u8::try_from(n).ok()).filter(|n| *n < u8::MAX);
         let ordinal = ordinal.ok_or(": the device is no ordinal from 0 to 254")?;
-        let devices = &mut self.history.devices;
-        Ok(devices.iter().position(|device| device.ordinal == ordinal).unwrap_or_else(|| {
-            devices.push(HistoryDevice { ordinal, ..HistoryDevice::default() });
-            devices.len() - 1
-        }))
+        Ok(self.history.device(ordinal))
     }
 
     fn take_room(&mut self) -> Result<(), String> {
@@ -149,7 +159,7 @@ impl Reader {
                 requested: optional(block, "requested_size").or(real).unwrap_or(size).min(size),
                 // Called active_awaiting_free in documents.
                 pending: &*state != "active_allocated",
-                stack: self.stack(frames.as_ref()).map_err(wrong)?,
+                stack: self.stack_at_end(frames).map_err(wrong)?,
             });
         }
         Ok(HistorySegment {
@@ -159,7 +169,7 @@ impl Reader {
                 stream: optional(segment, "stream").unwrap_or(0),
                 pool: self.pool(segment.get("segment_pool_id"))?,
                 expandable: segment.get("is_expandable").and_then(|e| e.int()) == Some(1),
-                stack: self.stack(segment.get("frames").as_ref())?,
+                stack: self.stack_at_end(segment.get("frames"))?,
             },
             blocks,
         })
@@ -207,6 +217,12 @@ impl Reader {
         // Pools are searched linearly: the limit keeps hostile files fast.
         let index = u16::try_from(index).ok().filter(|index| *index < 4_096);
         Ok(index.ok_or(": there are more than 4,095 private pools")?)
+    }
+
+    /// Of memory that the history does not allocate: without frames, no stack was taken.
+    fn stack_at_end(&mut self, frames: Option<Value>) -> Result<StackId, String> {
+        let is_empty = |frames: &Value| frames.items().is_some_and(|frames| frames.is_empty());
+        self.stack(frames.filter(|frames| !is_empty(frames)).as_ref())
     }
 
     fn stack(&mut self, frames: Option<&Value>) -> Result<StackId, String> {

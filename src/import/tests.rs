@@ -267,7 +267,7 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
         (DeviceId(1), 5, 3)
     );
     let symbols = Symbols::of_all(&definitions, reader.header());
-    let stack = symbols.stack(StackId(2)).map(|frame| {
+    let stack = symbols.stack(StackId(1)).map(|frame| {
         (frame.language, frame.function.to_string(), frame.line, frame.library_name())
     });
     let expected = [
@@ -293,7 +293,10 @@ fn wrong_files_are_reported_what_is_wrong() {
         (pickle(&json!({"a": 1})), "neither segments nor device_traces"),
         (pickle(&json!([])), "neither segments nor device_traces"),
         (pickle(&json!({"segments": 5})), "segments is no list"),
-        (pickle(&json!({"segments": [{"device": 999}]})), "segments[0]: the device"),
+        (
+            pickle(&json!([{"device": 999, "address": 0, "total_size": 1, "blocks": []}])),
+            "segments[0]: the device",
+        ),
         (pickle(&json!({"segments": [{"device": 0}]})), "segments[0]: it has no address"),
         (block(8192), "segments[0].blocks[0] overlaps"),
         (block(-1), "segments[0].blocks[0]: its size"),

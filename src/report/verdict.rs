@@ -69,6 +69,7 @@ fn text(process: &Process, of: &Verdict) -> String {
             format!("memory leaks on {on}: {}{others}", size(leak.bytes))
         }
         (VerdictKind::NoMemory, ..) => "no GPU memory was used".to_string(),
+        _ if !process.definitions.has_history() => "the file is of one moment".to_string(),
         (VerdictKind::Running, ..) => "still running".to_string(),
         (VerdictKind::CutOff, ..) => {
             let live = process.devices().map(|(_, device)| device.live_bytes);

@@ -78,7 +78,7 @@ const CRATES: [Layout; 5] = [
         library: "vramtrace_reader",
         divided: "",
         layers: &[
-            "driver error",
+            "driver error pprof",
             "files",
             "console trace",
             "report export import",

@@ -1,6 +1,6 @@
 //! Events of a framework's cache: its blocks, its totals, and its out-of-memory errors.
 
-use vramtrace_format::{BlockChange, DeviceId, Space};
+use vramtrace_format::{BlockChange, DeviceId, Kind, Space};
 
 use super::Apply;
 use super::cache::{CacheOomAt, ReportedTotals, SegmentChange};
@@ -15,24 +15,38 @@ impl<O: Observer> Apply<'_, O> {
         state.cache.begin(&state.live, &state.space);
         state.cache.pending.remove(&key.number);
         let placed = state.cache.place(key.number, live.size, live.device, &state.space);
-        let device = state.devices.of(live.device);
         let grown = placed.grown;
-        let sums = &mut device.cache;
+        let sums = &mut state.devices.of(live.device).cache;
         sums.sampled |= state.sampling.is_some();
         sums.add_block(live.weigh(live.size), live.weigh(1), !placed.known);
         sums.paused = sums.paused.saturating_add(placed.paused);
-        sums.reserve(grown.into());
         sums.pause_reserved(placed.grown_paused.into());
         sums.went_on |= how != AllocCause::Checkpoint;
         if grown > 0 {
-            device.move_peak(self.at.time_ns, self.at.offset);
-            self.tell_segments();
+            self.segments_grew(live.device, grown);
+        }
+        if !placed.known {
+            self.count_outside(live.device, 0, live.size);
         }
         self.observer.on_block_alloc(self.at, key.number, live, how);
         if placed.paused > 0 {
             self.observer.on_block_paused(self.at, live.device, key.number, signed(placed.paused));
         }
         self.notify_device_change(live.device);
+    }
+
+    /// Blocks of an import whose memory is not in it are memory themselves.
+    fn count_outside(&mut self, device: DeviceId, before: u64, after: u64) {
+        if self.definitions.imported_from().is_some() {
+            self.device(device).reserve(Kind::Block, before, after);
+        }
+    }
+
+    fn segments_grew(&mut self, device: DeviceId, bytes: u64) {
+        let sums = self.state.devices.of(device);
+        sums.cache.reserve(bytes.into());
+        sums.move_peak(self.at.time_ns, self.at.offset);
+        self.tell_segments();
     }
 
     /// Removes a block, which left the live set, from its segment and from the sums.
@@ -44,6 +58,9 @@ impl<O: Observer> Apply<'_, O> {
             false => 0,
         };
         let outside = state.cache.displace(key.number).unwrap_or(0);
+        if outside > 0 {
+            self.count_outside(live.device, outside, 0);
+        }
         let sums = &mut self.device(live.device).cache;
         sums.remove_block(live, outside, paused);
         sums.frees = sums.frees.saturating_add(live.weigh(1));
@@ -104,8 +121,8 @@ impl<O: Observer> Apply<'_, O> {
 
     /// Places blocks that were recorded before their memory.
     pub(super) fn place_again(&mut self, waiting: &[(u64, u64)]) {
-        let state = &mut self.state;
         for (address, size) in waiting {
+            let state = &mut self.state;
             let key = Key::block(*address);
             let device = state.live.get(key).map_or(DeviceId::UNKNOWN, |live| live.device);
             let placed = state.cache.place(*address, *size, device, &state.space);
@@ -115,6 +132,7 @@ impl<O: Observer> Apply<'_, O> {
             sums.paused = sums.paused.saturating_add(placed.paused);
             if placed.known {
                 sums.outside = sums.outside.saturating_sub(*size);
+                self.count_outside(device, *size, 0);
             }
             if placed.paused > 0 {
                 self.observer.on_block_paused(self.at, device, *address, signed(placed.paused));
@@ -150,6 +168,11 @@ impl<O: Observer> Apply<'_, O> {
             }
             BlockChange::Reusable => {
                 cache.pending.remove(&address);
+                cache.begin(&self.state.live, &self.state.space);
+                if let Some((device, bytes)) = cache.ranges.take(address) {
+                    self.segments_grew(device, bytes);
+                    self.notify_device_change(device);
+                }
             }
         }
         self.observer.on_block_change(self.at, address, change);
@@ -158,7 +181,13 @@ impl<O: Observer> Apply<'_, O> {
     pub(super) fn cache_state(&mut self, device: DeviceId, reported: ReportedTotals) {
         let sampled = self.state.sampling.is_some();
         let known = self.state.live_is_known();
-        let sums = &mut self.device(device).cache;
+        let (time_ns, offset) = (self.at.time_ns, self.at.offset);
+        let device_state = self.device(device);
+        // The totals end the state with which an import begins.
+        if device_state.peak.time_ns == time_ns {
+            device_state.move_peak(time_ns, offset);
+        }
+        let sums = &mut device_state.cache;
         sums.sampled |= sampled;
         match known {
             true => sums.take_reported(reported),

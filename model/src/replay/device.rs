@@ -200,11 +200,19 @@ impl DeviceState {
             unattributed: self.sample.and_then(|at| at.unattributed()),
             driver_own: *self.driver_own.by_cause(),
             cache: cache.is_used().then(|| CacheInUse {
-                // No sum of driver memory includes blocks whose memory was not recorded.
-                allocated: cache.resident().saturating_sub(cache.outside),
-                reserved: cache.reserved_resident(),
+                allocated: self.in_blocks(),
+                reserved: cache
+                    .reserved_resident()
+                    .saturating_add(self.kind(Kind::Block).live_bytes),
             }),
         }
+    }
+
+    /// Bytes in blocks, as far as the sums of memory have them: not of blocks on memory that was not recorded, but for those
+    /// of imports, which are memory themselves.
+    pub fn in_blocks(&self) -> u64 {
+        let inside = self.cache.resident().saturating_sub(self.cache.outside);
+        inside.saturating_add(self.kind(Kind::Block).live_bytes)
     }
 
     /// Bytes that NVML would show for the process now. `None` without NVML.

@@ -285,6 +285,7 @@ impl State {
             let graphs = again.devices.of(*id);
             graphs.reserve(Kind::Graph, 0, device.graph_reserved);
             graphs.graph_used = device.graph_used;
+            graphs.reserve(Kind::Block, 0, device.kind(Kind::Block).live_bytes);
         }
         for context in self.contexts.values() {
             again.devices.of(context.device).contexts += 1;

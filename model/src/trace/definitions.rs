@@ -60,6 +60,8 @@ pub const TORCH_VERSION: &str = "torch_version";
 pub const IMPORT_TIMES: &str = "import_times";
 /// Its events are in order, a made-up microsecond apart.
 pub const NO_TIMES: &str = "none";
+/// It is the state at one moment, without a history.
+pub const ONE_MOMENT: &str = "moment";
 
 /// All definitions of one trace. A later definition of the same id replaces the earlier one.
 #[derive(Clone, Debug, Default)]
@@ -215,7 +217,12 @@ impl Definitions {
 
     /// Are the events' times real? Where not, no moment can be asked for in seconds.
     pub fn has_times(&self) -> bool {
-        self.setting(IMPORT_TIMES) != Some(NO_TIMES)
+        self.setting(IMPORT_TIMES).is_none()
+    }
+
+    /// False: an import of one moment.
+    pub fn has_history(&self) -> bool {
+        self.setting(IMPORT_TIMES) != Some(ONE_MOMENT)
     }
 
     /// In no order.

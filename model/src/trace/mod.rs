@@ -11,8 +11,8 @@ mod summary;
 mod tests;
 
 pub use definitions::{
-    Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, SiteInfo, TORCH_VERSION,
-    ThreadInfo,
+    Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, ONE_MOMENT, PoolInfo, SiteInfo,
+    TORCH_VERSION, ThreadInfo,
 };
 pub use host_files::{Bytes, HostFiles};
 pub use name::process_name;

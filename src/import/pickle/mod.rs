@@ -33,8 +33,16 @@ pub enum PickleError {
 
 /// Reads one pickle.
 pub fn parse(bytes: &[u8]) -> Result<Value, PickleError> {
-    let (stack, marks, memo, texts) = Default::default();
-    Machine { bytes, at: 0, stack, marks, memo, texts, containers: 0 }.run()
+    Machine::new(bytes).run()
+}
+
+/// Reads a pickle that may end in the middle: then what is complete of it, and true.
+pub(super) fn parse_cut(bytes: &[u8]) -> Result<(Value, bool), PickleError> {
+    let mut machine = Machine::new(bytes);
+    match machine.run() {
+        Err(PickleError::Truncated) => machine.close().map(|value| (value, true)),
+        result => result.map(|value| (value, false)),
+    }
 }
 
 struct Machine<'b> {
@@ -57,6 +65,29 @@ const BYTES_A_CONTAINER: usize = 4;
 const SOME_CONTAINERS: usize = 1_000;
 
 impl<'b> Machine<'b> {
+    fn new(bytes: &'b [u8]) -> Machine<'b> {
+        let (stack, marks, memo, texts) = Default::default();
+        Machine { bytes, at: 0, stack, marks, memo, texts, containers: 0 }
+    }
+
+    /// The outermost value, with the lists that are open in it. Their last item may be incomplete: it is left out, as is each
+    /// open dict, but for the outermost one.
+    fn close(mut self) -> Result<Value, PickleError> {
+        if self.stack.len() > 1 {
+            self.pop().ok();
+        }
+        while let Ok(mut items) = self.above_mark() {
+            let dict = matches!(self.stack.last(), Some(Value::Dict(_)));
+            if dict {
+                items.truncate(items.len() / 2 * 2);
+            }
+            if self.extend(items, dict).is_err() || dict && self.stack.len() > 1 {
+                self.pop().ok();
+            }
+        }
+        self.stack.into_iter().next().ok_or(PickleError::Truncated)
+    }
+
     fn take(&mut self, count: usize) -> Result<&'b [u8], PickleError> {
         let end = self.at.checked_add(count).ok_or(PickleError::Truncated)?;
         let taken = self.bytes.get(self.at..end).ok_or(PickleError::Truncated)?;

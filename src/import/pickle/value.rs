@@ -77,6 +77,28 @@ impl Value {
     }
 }
 
+impl From<serde_json::Value> for Value {
+    /// The parser bounds the depth of JSON.
+    fn from(json: serde_json::Value) -> Value {
+        use serde_json::Value as Json;
+        let all = |items: Vec<Value>| Rc::new(Container(items.into()));
+        match json {
+            Json::Null => Value::None,
+            Json::Bool(on) => Value::Bool(on),
+            Json::Number(n) => match n.as_i64() {
+                Some(n) => Value::Int(n),
+                None => n.as_f64().map_or(Value::Huge, Value::Float),
+            },
+            Json::String(text) => Value::Text(text.into()),
+            Json::Array(items) => Value::List(all(items.into_iter().map(Value::from).collect())),
+            Json::Object(entries) => {
+                let pair = |(key, of): (String, Json)| [Value::Text(key.into()), of.into()];
+                Value::Dict(all(entries.into_iter().flat_map(pair).collect()))
+            }
+        }
+    }
+}
+
 /// Containers may nest a million levels deep: recursive drops would overflow the stack. So the elements of one without
 /// other references are moved out before it is dropped.
 impl Drop for Container {

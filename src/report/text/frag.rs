@@ -47,7 +47,7 @@ fn sums(frag: &Frag) -> String {
         row("  asleep", frag.reserved_paused_bytes, what);
     }
     let largest = format!("the largest piece {}", size(frag.largest_free_block_bytes));
-    row("free in cache", frag.free_in_segments_bytes, largest);
+    row("free", frag.free_in_segments_bytes, largest);
     row("  releasable", frag.releasable_bytes, "in segments that hold nothing".into());
     let usual = |(pool, name): (&PoolFrag, &str)| {
         (pool.usual_request > 0).then(|| format!("{} for {name} blocks", size(pool.usual_request)))

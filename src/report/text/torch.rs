@@ -30,6 +30,10 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
         ("reserved", reserved, mark, cache.reserved, cache.peak_reserved),
         ("allocated", allocated, "", cache.allocated, cache.peak_allocated),
     ] {
+        if peak.bytes == 0 && cache.outside > 0 {
+            table.row([name.into(), String::new(), "not known".into(), String::new()]);
+            continue;
+        }
         let curve = format!("{}{mark}", bars(&curve, most));
         let peak = format!("{} at {}", size(peak.bytes), seconds(peak.time_ns));
         table.row([name.into(), curve, size(now), peak]);

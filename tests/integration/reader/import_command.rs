@@ -1,9 +1,12 @@
 //! `vramtrace import` from outside: what others recorded becomes a trace, or a clear error.
 
+use prost::Message;
+use serde_json::json;
 use testkit::trace_builder::{SECOND, TraceBuilder};
 use testkit::{Scratch, repository, unpacked};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Alloc, Event, Kind, StackId};
+use vramtrace_reader::pprof::{Function, Label, Line, Location, Profile, Sample, ValueType};
 
 const SNAPSHOT: &str = "tests/data/torch_snapshot_2.11.pickle.gz";
 
@@ -75,7 +78,7 @@ fn hostile_and_wrong_files_end_in_a_clear_error() {
     let deep = [&b"\x80\x02"[..], &[b']'; 2_000_000], &[b'a'; 1_999_999], b"."].concat();
     let huge8 = b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc.".to_vec();
     for (name, bytes, part) in [
-        ("truncated", real[..real.len() / 2].to_vec(), "ends in the middle"),
+        ("truncated", real[..300].to_vec(), "ends in the middle"),
         ("global", calls, "opcode 0x63 makes more than plain data"),
         ("stack_global", new_style, "opcode 0x93 makes more than plain data"),
         ("huge", b"\x80\x04X\xff\xff\xff\xffabc.".to_vec(), "ends in the middle"),
@@ -100,15 +103,165 @@ fn hostile_and_wrong_files_end_in_a_clear_error() {
     scratch.fails(2, &nowhere, "its directory must exist");
 }
 
+/// 2 GiB in blocks, 0.5 GiB freed and waiting, 1.5 GiB free beside them; 4 GiB in segments of another pool that hold nothing.
 #[test]
-fn an_rmm_log_becomes_a_trace() {
+fn segments_without_blocks_are_pytorchs() {
+    let [held, waits, free] = ["active_allocated", "active_pending_free", "inactive"];
+    let segment = |n: u64, blocks: &[(u64, &str)]| {
+        let block =
+            |(mib, state): &(u64, &str)| json!({"size": mib * MIB, "state": state, "frames": []});
+        json!({"device": 0, "address": (n + 1) << 32, "total_size": 2048 * MIB, "frames": [],
+            "segment_pool_id": [0, n / 2], "blocks": blocks.iter().map(block).collect::<Vec<_>>()})
+    };
+    let snapshot = json!({"segments": [
+        segment(0, &[(1024, held), (512, waits), (512, free)]),
+        segment(1, &[(500, held), (524, held), (1024, free)]),
+        segment(2, &[(2048, free)]),
+        segment(3, &[(2048, free)]),
+    ]});
     let scratch = Scratch::new();
-    let rows = "Thread,Time,Action,Pointer,Size,Stream\n\
-        1,10:00:00.000000,allocate,0x7f0000000000,8388608,0x1\n\
-        1,10:00:01.000000,allocate,0x7f0000800000,4194304,0x2\n\
-        1,10:00:02.500000,free,0x7f0000000000,8388608,0x1\n";
-    scratch.write("rmm.dev1.txt", rows);
-    scratch.text("import rmm.dev1.txt -o rmm.vtrace");
-    let shown = scratch.text("report rmm.vtrace");
-    assert!(shown.contains("GPU 1") && shown.contains("traced for 2.5 s"), "{shown}");
+    scratch.write("s.json", snapshot.to_string());
+    let said =
+        ["report", "frag", ""].map(|view| scratch.text(format!("{view} s.json").trim())).concat();
+    for part in [
+        "= allocated 2.00 GiB + free in cache 6.00 GiB",
+        "3 blocks in 4 segments",
+        "free          6.00 GiB",
+        "releasable  4.00 GiB",
+        "the file is of one moment; peak 8.00 GiB",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("other allocations"), "{said}");
+    scratch.fails(2, "whatif s.json", "the file is of one moment");
+}
+
+/// A CSV, and torch.profiler's events: what is of the host, or another event, is not memory of the card.
+#[test]
+fn requests_without_segments_have_a_peak_and_no_reserve() {
+    let scratch = Scratch::new();
+    let mut rows = "action,addr,size,stream\n".to_string();
+    let other = json!({"name": "aten::mm", "args": {"Addr": "none", "Bytes": [1]}});
+    let mut events = vec![other];
+    for (second, addr, bytes, on) in [
+        (3, 1, -512 * (MIB as i64), 1),
+        (0, 1u64, 512 << 20, 1),
+        (1, 2, 512 << 20, 1),
+        (2, 3, 512 << 20, 1),
+        (2, 9, 512 << 20, 0),
+    ] {
+        events.push(json!({"name": "[memory]", "ts": 1.5e15 + 1e6 * f64::from(second), "args": {
+            "Addr": addr << 32, "Bytes": bytes, "Device Id": 0, "Device Type": on}}));
+        if second < 3 && on == 1 {
+            rows += &format!("alloc,{},{bytes},0\n", addr << 32);
+        }
+    }
+    rows += &format!("free_requested,{0},1,0\nfree_completed,{0},1,0\n", 1u64 << 32);
+    scratch.write("log.csv", rows);
+    scratch.write("timeline.json", json!({"traceEvents": events}).to_string());
+    for file in ["log.csv", "timeline.json"] {
+        let report = scratch.text(&format!("report {file}"));
+        for part in ["peak             1.50 GiB", "live at the end  1.00 GiB", "not known"] {
+            assert!(report.contains(part), "{file}: {part}: {report}");
+        }
+        scratch.fails(2, &format!("frag {file}"), "no segments: what was reserved is not known");
+        assert!(scratch.text(&format!("whatif {file}")).contains("(in force)"), "{file}");
+    }
+    scratch.write("none.json", r#"{"traceEvents": [{"name": "aten::mm"}]}"#);
+    scratch.fails(2, "none.json", "profile_memory=True");
+}
+
+#[test]
+fn what_rmm_refused_has_the_words_of_rmm() {
+    let scratch = Scratch::new();
+    for (gap, why) in [
+        (512, "a fragmented pool is likely: 4.00 GiB in use, over 5.50 GiB"),
+        (1, "not known: 4.00 GiB in use"),
+    ] {
+        let mut rows = "Thread,Time,Action,Pointer,Size,Stream\n".to_string();
+        for n in 0..4 {
+            let (at, size) = ((1 << 40) + n * (1024 + gap) * MIB, 1024 * MIB + 256);
+            rows += &format!("1,10:00:0{n}.0,allocate,{at:#x},{size},0x0\n");
+        }
+        rows += &format!("1,10:00:05.0,allocate failure,(nil),{},0x0\n", 1500 * MIB);
+        scratch.write("rmm.dev1.csv", rows);
+        let oom = scratch.text("oom rmm.dev1.csv");
+        assert!(oom.contains("cuda:1 at 5.000 s: RMM asked for 1.46 GiB"), "{oom}");
+        assert!(oom.contains(why) && !oom.contains("orch") && !oom.contains("too much"), "{oom}");
+    }
+}
+
+/// As JAX names the columns, the devices and the kinds.
+#[test]
+fn a_profile_of_pprof_names_who_holds_what() {
+    let texts = [
+        "",
+        "allocations",
+        "count",
+        "space",
+        "bytes",
+        "device",
+        "kind",
+        "keep",
+        "/w/train.py",
+        "buffer",
+        "executable",
+        "cuda:1",
+        "TFRT_CPU_0",
+    ];
+    let sample = |place, count, mib: i64, kind, device| Sample {
+        location_id: vec![place],
+        value: vec![count, mib << 20],
+        label: vec![Label { key: 6, str: kind }, Label { key: 5, str: device }],
+    };
+    let place = |id, line| {
+        let line = vec![Line { function_id: 1, line }];
+        Location { id, line, ..Location::default() }
+    };
+    let profile = Profile {
+        sample_type: vec![ValueType { r#type: 1, unit: 2 }, ValueType { r#type: 3, unit: 4 }],
+        sample: vec![
+            sample(1, 300, 1024, 9, 11),
+            sample(2, i64::MAX, 96, 10, 11),
+            sample(1, 7, 4096, 9, 12),
+            sample(1, 1, -5, 9, 11),
+        ],
+        location: vec![place(1, 55), place(2, 31)],
+        function: vec![Function { id: 1, name: 7, filename: 8 }],
+        string_table: texts.map(String::from).to_vec(),
+        ..Profile::default()
+    };
+    let scratch = Scratch::new();
+    scratch.write("memory.prof", profile.encode_to_vec());
+    let said = scratch.text("memory.prof") + &scratch.text("holders memory.prof");
+    for part in
+        ["the file is of one moment; peak 1.09 GiB", "1.00 GiB  91.4 %", "300  ", "train.py:55"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let report = scratch.text("report memory.prof") + &scratch.text("leaks memory.prof");
+    assert!(report.contains("imported from a pprof profile, without times"), "{report}");
+    assert!(report.contains("were not judged"), "{report}");
+}
+
+#[test]
+fn a_snapshot_that_was_cut_off_is_read_up_to_there() {
+    let scratch = Scratch::new();
+    let real = unpacked(SNAPSHOT);
+    let mut read = 0;
+    for part in 1..20 {
+        scratch.write("cut.pickle", &real[..real.len() * part / 20]);
+        let said = scratch.says(&["import", "cut.pickle", "-o", "out.vtrace", "--force"]);
+        assert!(said.err.contains("ends in the middle"), "{}", said.err);
+        read += usize::from(said.code == Some(0));
+    }
+    assert!(read > 15, "{read}");
+    // torch.save wraps the pickle in an archive, whose first file it is.
+    let name = b"snapshot/data.pkl";
+    let mut saved =
+        [&b"PK\x03\x04"[..], &[0; 22], &[name.len() as u8, 0, 3, 0], name, b"FB\0"].concat();
+    saved.extend(&real);
+    saved.extend(b"PK\x01\x02");
+    scratch.write("saved.pt", saved);
+    scratch.fails(0, "import saved.pt -o saved.vtrace", "154 blocks in 11 segments of 1 device");
 }

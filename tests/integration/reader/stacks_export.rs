@@ -5,7 +5,7 @@ use testkit::trace_builder::{GPT2, SECOND, TraceBuilder, training};
 use testkit::{Scratch, gunzip};
 use vramtrace_format::Kind;
 use vramtrace_format::physical::MIB;
-use vramtrace_reader::export::stacks::pprof::Profile;
+use vramtrace_reader::pprof::Profile;
 
 /// A line a stack, outermost first; what was freed before the end is not in it then; processes are apart.
 #[test]

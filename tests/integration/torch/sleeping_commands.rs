@@ -6,7 +6,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use testkit::{InteractiveProgram, Program, Run, SharedMemory, gunzip, has, repository, sum};
 use vramtrace_reader::export::perfetto::proto::Trace as Timeline;
-use vramtrace_reader::export::stacks::pprof::Profile;
+use vramtrace_reader::pprof::Profile;
 
 use super::sleeping::{Moment, setup};
 

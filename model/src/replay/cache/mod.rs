@@ -3,7 +3,8 @@
 //! The trace has separate events for blocks (address, size) and for driver memory (allocations,
 //! mappings). This module relates them by address. A **segment** is a driver allocation, or a run of
 //! adjacent mappings, that holds a block or has held one. It becomes one with its first block.
-//! Frameworks request driver memory only when they need it for a block, so no segment is missed.
+//! Frameworks request driver memory only when they need it for a block, so no segment is missed; in an imported state a
+//! segment may hold nothing: [`BlockChange::Reusable`](vramtrace_format::BlockChange) at its address makes it one.
 //!
 //! Kept at every event, in constant time: bytes of blocks and of segments of each device, and their
 //! peaks ([`CacheSums`]). Computed for a requested moment, in the order of addresses:

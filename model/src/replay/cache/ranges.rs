@@ -208,6 +208,14 @@ impl Ranges {
         over
     }
 
+    /// Makes the range at this address a segment, which need not hold a block. Returns its device, and the bytes that became
+    /// segments; `None`: it is one, or no memory is known there.
+    pub(in crate::replay) fn take(&mut self, address: u64) -> Option<(DeviceId, u64)> {
+        let range = self.by_start.last(address).map(|(_, range)| *range);
+        let device = range.filter(|range| address < range.end && !range.cached)?.device;
+        Some((device, self.take_in(address, 0, device).grown))
+    }
+
     /// Whether the range at this address belongs to a reservation.
     pub(super) fn is_reserved(&self, address: u64) -> bool {
         let near = self.by_start.last(address);

@@ -8,7 +8,7 @@ use vramtrace_format::{Refused, RefusedBy};
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AdvisedChange, AtStep, OomCause, PostMortem, Used, UsedPart, UsedSum,
+    Advice, AdvisedChange, AtStep, OomCause, PostMortem, Spread, Used, UsedPart, UsedSum,
 };
 use crate::facts::ProcessId;
 use crate::replay::DeviceState;
@@ -42,7 +42,7 @@ pub(in crate::report) fn step(step: AtStep) -> String {
 
 /// The limit that the request exceeded, and the free memory of the card.
 pub(in crate::report) fn limit(one: &PostMortem) -> String {
-    let refused = one.oom.refusal.map(|at| at.refused);
+    let refused = one.oom.refusal.map(|at| at.refused).filter(|_| !one.imported);
     let limit = match refused {
         Some(Refused { by, counted, limit, .. }) => {
             oom::limit(one.cause, by, counted, limit, one.card_bytes)
@@ -51,10 +51,12 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
             oom::own_limit(one.cache.reserved_bytes.saturating_add(one.oom.size))
         }
         None if one.is_imported_from_full_card() => "the card".to_string(),
-        None if one.imported => {
-            let least = size(one.device.cache.peak_reserved.bytes);
-            format!("not in what was imported; PyTorch had {least} reserved before")
-        }
+        None if one.imported => match one.device.cache.peak_reserved.bytes {
+            0 => "not in what was imported".to_string(),
+            least => {
+                format!("not in what was imported; PyTorch had {} reserved before", size(least))
+            }
+        },
         None => "not known: the trace shows no refused call".to_string(),
     };
     let by = refused.map(|refused| refused.by);
@@ -69,6 +71,9 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
 pub(in crate::report) fn why(one: &PostMortem) -> String {
     let asked = size(one.oom.size);
     let figures = &one.figures;
+    if let Some(spread) = one.spread {
+        return in_pool(one.cause, spread);
+    }
     match one.cause {
         OomCause::BadCap => return "the setting is wrong, not the program".to_string(),
         OomCause::Fragmentation => {
@@ -100,6 +105,20 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
             }
             Level::Driver => String::new(),
         }
+}
+
+/// Why a pool refused whose size and reserve are not in what was imported.
+fn in_pool(cause: OomCause, spread: Spread) -> String {
+    let used = size(spread.bytes);
+    match cause {
+        OomCause::Fragmentation => format!(
+            "a fragmented pool is likely: {used} in use, over {} of addresses, with {} in holes of up to {}",
+            size(spread.from_first_to_last),
+            size(spread.holes),
+            size(spread.largest_hole)
+        ),
+        _ => format!("not known: {used} in use; how large the pool may be is not in the file"),
+    }
 }
 
 /// The name of a part of the sum, in a few words.

@@ -8,7 +8,7 @@ use crate::analysis::whatif::NOT_OF_SAMPLES;
 use crate::analysis::{Knowledge, Moment, MomentFacts, StackClassifier, knowledge};
 use crate::facts::ProcessId;
 use crate::replay::{
-    AllocCause, ByDevice, CacheSums, Live, Observer, SegmentAt, State, Until, Visitor,
+    AllocCause, ByDevice, CacheSums, DeviceState, Live, Observer, SegmentAt, State, Until, Visitor,
 };
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
@@ -23,6 +23,8 @@ pub enum MomentError {
     NoTimes,
     #[error("no request of PyTorch ended out of memory: give --at peak, --at end or seconds")]
     NoOutOfMemory,
+    #[error("it has no segments: what was reserved is not known")]
+    NoSegments,
     #[error("{0}; give another moment, e.g. --at peak or --at end")]
     NotKnown(String),
     #[error("--at step:{0}: {1}")]
@@ -92,8 +94,12 @@ impl<'t> FragAt<'t> {
         if definitions.samples_blocks() {
             return Err(MomentError::Sampled);
         }
-        let used = end.devices.iter().filter(|(_, device)| device.cache.peak_allocated.bytes > 0);
+        let used = end.devices.iter().filter(|(_, device)| device.cache.peak_reserved.bytes > 0);
         let used: Vec<DeviceId> = used.map(|(id, _)| *id).collect();
+        let has_blocks = |device: &DeviceState| device.cache.peak_allocated.bytes > 0;
+        if used.is_empty() && end.devices.values().any(has_blocks) {
+            return Err(MomentError::NoSegments);
+        }
         let cache = |id: &DeviceId| &end.devices[id].cache;
         let place = |id: DeviceId| match at {
             Moment::End => Some((id, Until::End)),

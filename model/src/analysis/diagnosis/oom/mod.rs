@@ -14,6 +14,7 @@ mod at_step;
 mod explain;
 mod list;
 mod remedy;
+mod spread;
 mod sum;
 mod swallowed;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use at_step::AtStep;
 pub use explain::{Explained, OomAnswer, explain};
 pub use list::{LimitFacts, Neighbour, Oom, OomObserver, OomsFound};
 pub use remedy::Remedy;
+pub use spread::Spread;
 pub use sum::{Used, UsedPart, UsedSum};
 pub use swallowed::{NotReported, Swallowed};
 
@@ -52,6 +54,8 @@ pub struct PostMortem {
     pub device: DeviceState,
     /// The trace was imported from another tool: it has no calls of the driver.
     pub imported: bool,
+    /// The addresses that were in use in a pool of another allocator, imported.
+    pub spread: Option<Spread>,
     /// PyTorch reached a limit that it sets itself, such as a memory fraction.
     pub own_limit: bool,
     /// False: events are missing before it, and the live memory is not known.
@@ -244,8 +248,14 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let of_request = |found: &PostMortemEvent| {
         found.size == oom.size && (found.evidence == OomEvidence::FrameworkGaveUp) == of_cache
     };
+    let spread = (imported && !of_cache).then(|| Spread::of(state, oom.device, oom.size));
     let figures = match oom.post_mortem.filter(of_request) {
         Some(found) => Figures::of(&found, found.cache.map_or(free, |cache| cache.free())),
+        // Neither the limit of a pool nor all that it has free is in a log.
+        None if let Some(Spread { holes, largest_hole, .. }) = spread => {
+            let known = known_figures(&oom, false, holes, Some(largest_hole));
+            Figures { by: None, of_cache: true, ..known }
+        }
         None => known_figures(&oom, own_limit, free, (!sampled).then_some(largest_hole)),
     };
     let figures = figures.with_other_limit(OtherLimit::of(|name| definitions.setting(name)));
@@ -269,6 +279,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         holes: holes.collect(),
         held,
         imported,
+        spread,
         own_limit,
         live_is_known: state.live_is_known(),
         history_from_ns: state.history_from_ns,

@@ -87,13 +87,11 @@ impl UsedSum {
     pub fn of(device: &DeviceState, oom: &Oom, libraries: Vec<(Option<String>, u64)>) -> UsedSum {
         let number = |bytes: u64| bytes.min(MAX_PART) as i64;
         let cache = &device.cache;
-        // No sum of driver memory includes blocks whose memory was not recorded, or is unmapped.
-        let tensors = cache.resident().saturating_sub(cache.outside);
+        let tensors = device.in_blocks();
         let part = |what, bytes| Used { what, bytes, library: None };
-        let in_no_block = cache.reserved_resident().saturating_sub(tensors);
         let mut parts = vec![
             part(UsedPart::Tensors, number(tensors)),
-            part(UsedPart::TorchCache, number(in_no_block)),
+            part(UsedPart::TorchCache, number(cache.free_resident())),
         ];
         parts.extend(
             libraries

@@ -9,7 +9,7 @@ mod predict;
 mod recorded;
 mod stream_pools;
 
-pub use obstacles::{NOT_OF_SAMPLES, why_no_blocks};
+pub use obstacles::{NOT_OF_A_MOMENT, NOT_OF_SAMPLES, why_no_blocks};
 pub use predict::{
     AtCapacity, Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of,
     predict,

@@ -106,6 +106,10 @@ fn is_own(frame: &Frame) -> bool {
 pub const NOT_OF_SAMPLES: &str = "samples of PyTorch's blocks were recorded \
     (VRAMTRACE_RECORD=sampled), and this needs all of them; record with VRAMTRACE_RECORD=full";
 
+/// The message for an import without a history.
+pub const NOT_OF_A_MOMENT: &str = "the file is of one moment, and this needs the requests before it: call \
+    torch.cuda.memory._record_memory_history() at the start";
+
 /// The message for a trace without blocks: the probable reason, and what to do.
 pub fn why_no_blocks(definitions: &Definitions) -> &'static str {
     let conf = InForce::of(definitions);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::torch_conf::CONF_VARIABLES;
 use vramtrace_format::{
-    BLOCK_REQUESTS, BLOCK_STREAMS, BlockChange, DeviceId, Kind, Refused, Space, StackId, Stamped,
-    ThreadId,
+    BLOCK_REQUESTS, BLOCK_STREAMS, BlockChange, DeviceId, Event, Kind, Refused, Space, StackId,
+    Stamped, ThreadId,
 };
 
 use super::obstacles::{self, Obstacles};
@@ -119,6 +119,7 @@ impl Recorded {
             conf: InForce::of(definitions).conf.unwrap_or_default(),
             alone: definitions.setting(IMPORT).is_some(),
             wants_sources,
+            begun: false,
             devices: BTreeMap::new(),
             streams: Vec::new(),
         };
@@ -218,6 +219,8 @@ struct RequestObserver<'d> {
     /// The trace was imported and has only the cache.
     alone: bool,
     wants_sources: bool,
+    /// The first totals were read.
+    begun: bool,
     devices: BTreeMap<DeviceId, Builder>,
     /// Raw handles of streams, by the number that they have in a log.
     streams: Vec<u64>,
@@ -477,6 +480,14 @@ impl Observer for RequestObserver<'_> {
             builder.reserved = segments.iter().map(|segment| segment.size).sum();
             segments.iter().for_each(|segment| builder.streams.add_existing(segment));
             builder.log.begin(segments);
+        }
+    }
+
+    fn on_applied(&mut self, at: &Stamped, state: &State) {
+        // The first totals of an import end what was there before its history.
+        let totals = self.alone && matches!(at.event, Event::CacheState { .. });
+        if totals && !std::mem::replace(&mut self.begun, true) && !state.segments().is_empty() {
+            self.on_resume(at, state);
         }
     }
 }

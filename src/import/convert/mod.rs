@@ -7,10 +7,15 @@
 //! | alloc | a block, and what was asked for where that is less |
 //! | free_requested at once followed by free_completed | the free of the block |
 //! | apart | the free, `Pending`, and `Reusable` later |
+//! | a segment without a block | `Reusable` at its address |
+//! | alloc of another allocator than PyTorch's | an allocation of this size |
+//! | oom of it | `Refused` |
 //! | oom | `CacheOom`, with a sample of what the driver had free |
 //!
 //! The sites carry streams and private pools; the settings `import`, `import_times` and
 //! PYTORCH_CUDA_ALLOC_CONF say where it comes from.
+
+mod define;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -19,15 +24,16 @@ use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{
-    Alloc, BlockChange, ContextId, Definition, DeviceId, Event, Header, Kind, PoolId, PoolOrigin,
-    PythonFrame, Sample, SiteId, Space, StackFlags, StackId, ThreadId,
+    Alloc, BlockChange, DeviceId, Event, Header, Kind, Refused, RefusedBy, Sample, SiteId, Space,
+    StackId, ThreadId,
 };
 
 use super::before::InitialState;
 use super::blocks::BlockLayout;
 use super::history::{Action, Ground, History, HistoryDevice, HistoryEntry};
 use crate::allocator::{Conf, rounding};
-use crate::trace::{IMPORT, IMPORT_TIMES, NO_TIMES, TraceWriter, WriterMemory};
+use crate::replay::OUT_OF_MEMORY;
+use crate::trace::{TraceWriter, WriterMemory};
 
 /// Counts of what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +53,7 @@ pub(super) fn convert(history: &History, mut header: Header, file: File) -> io::
     let memory = WriterMemory::default();
     let mut converter = Converter {
         history,
+        requests: history.form.other_allocator().map_or(Kind::Block, |_| Kind::Array),
         conf: Conf::parse(history.conf.as_deref().unwrap_or_default()).unwrap_or_default(),
         trace: TraceWriter::begin(&memory, file, &header)?,
         sites: FxHashMap::default(),
@@ -62,19 +69,14 @@ pub(super) fn convert(history: &History, mut header: Header, file: File) -> io::
     for thread in &mut threads {
         converter.begin(thread)?;
     }
+    converter.totals(&threads)?;
     converter.run(&mut threads)?;
-    for thread in &threads {
-        converter.totals(thread)?;
-    }
+    converter.totals(&threads)?;
     let last = threads.iter().map(|thread| thread.now_ns).max().unwrap_or(0);
     converter.trace.event(ThreadId(1), last, &Event::Ended)?;
     converter.trace.finish()?;
     Ok(converter.converted)
 }
-
-/// The calls that allocate memory of each kind. Sites name them by their places here, from 1.
-const APIS: [(Kind, &str); 3] =
-    [(Kind::Device, "segment_alloc"), (Kind::Vmm, "segment_map"), (Kind::Block, "alloc")];
 
 /// One device's history on its way into the trace.
 struct Thread<'h> {
@@ -126,6 +128,8 @@ impl<'h> Thread<'h> {
 
 struct Converter<'h, 'm> {
     history: &'h History,
+    /// The kind of what is requested: blocks of a cache, or the only kind of memory whose bytes are exact.
+    requests: Kind,
     conf: Conf,
     trace: TraceWriter<'m>,
     sites: FxHashMap<(Kind, DeviceId, u64, u16), SiteId>,
@@ -138,106 +142,32 @@ struct Converter<'h, 'm> {
 }
 
 impl Converter<'_, '_> {
-    fn define(&mut self) -> io::Result<()> {
-        let history = self.history;
-        let setting = |name: &str, value: &str| Definition::Setting {
-            name: name.into(),
-            value: value.into(),
-        };
-        self.trace.define(&setting(IMPORT, history.form.name()))?;
-        if !history.has_times {
-            self.trace.define(&setting(IMPORT_TIMES, NO_TIMES))?;
-        }
-        if let Some(conf) = &history.conf {
-            self.trace.define(&setting("PYTORCH_CUDA_ALLOC_CONF", conf))?;
-        }
-        for caveat in &history.caveats {
-            self.trace.define(&Definition::Note { text: caveat.clone() })?;
-        }
-        for (id, (_, name)) in (1..).zip(APIS) {
-            self.trace.define(&Definition::Api { id, name: name.into() })?;
-        }
-        for (index, (first, second)) in history.pools.iter().enumerate().skip(1) {
-            self.trace.define(&Definition::Pool {
-                id: PoolId(index as u16),
-                device: DeviceId::UNKNOWN,
-                // Two small counters.
-                handle: (*first as u64) << 32 | *second as u64 & 0xffff_ffff,
-                origin: PoolOrigin::Created,
-            })?;
-        }
-        for (id, frame) in (0..).zip(history.stacks.frames()) {
-            let is_python = frame.file.ends_with(".py") || frame.file.starts_with('<');
-            self.trace.define(&Definition::Code {
-                id,
-                minor: if is_python { OLD_PYTHON } else { Definition::NAMED_NATIVE },
-                name: frame.function.to_string(),
-                file: frame.file.to_string(),
-                first_line: i32::try_from(frame.line).unwrap_or(i32::MAX),
-                line_table: Vec::new(),
-            })?;
-        }
-        for (id, frames) in history.stacks.all().filter(|_| self.has_stacks) {
-            let mut flags = StackFlags::NATIVE_OFF;
-            if frames.is_empty() {
-                flags.add(StackFlags::NO_PYTHON_THREAD);
-            }
-            let frame = |code: &u32| PythonFrame { code: *code, last_instruction: 0 };
-            self.trace.define(&Definition::Stack {
-                id,
-                flags,
-                native: Vec::new(),
-                python: frames.iter().map(frame).collect(),
-                joins: Vec::new(),
-            })?;
-        }
-        Ok(())
-    }
-
-    fn stack(&self, id: StackId) -> StackId {
-        if self.has_stacks { id } else { StackId(0) }
-    }
-
-    fn site(&mut self, kind: Kind, device: DeviceId, stream: u64, pool: u16) -> io::Result<SiteId> {
-        let next = SiteId(self.sites.len() as u32 + 1);
-        let site = *self.sites.entry((kind, device, stream, pool)).or_insert(next);
-        if site == next {
-            let api = APIS.iter().position(|(of, _)| *of == kind).unwrap_or(0);
-            self.trace.define(&Definition::Site {
-                id: site,
-                api: api as u16 + 1,
-                kind: Some(kind),
-                device,
-                context: ContextId(0),
-                pool: PoolId(pool),
-                stream,
-            })?;
-        }
-        Ok(site)
-    }
-
     fn event(&mut self, thread: &Thread, event: Event) -> io::Result<()> {
         self.trace.event(ThreadId(1), thread.now_ns, &event)
     }
 
     /// Writes what existed before the history.
     fn begin(&mut self, thread: &mut Thread) -> io::Result<()> {
-        let before = InitialState::of(thread.device, &self.conf);
+        let mut before = InitialState::of(thread.device, &self.conf);
         self.converted.devices += 1;
         self.converted.before += (before.segments.len() + before.blocks.len()) as u64;
         for (range, ground) in before.segments {
+            let address = range.start;
             self.grow(thread, range, ground)?;
+            self.change(thread, address, BlockChange::Reusable)?;
         }
+        // What is freed at once is no part of the highest sum.
+        before.blocks.sort_by_key(|(block, _)| !block.pending);
         for (block, ground) in before.blocks {
             let ground = Ground { stack: block.stack, ..ground };
             self.place(thread, block.address, (block.size, block.requested), &ground)?;
             if block.pending {
                 thread.layout.request_free(block.address);
-                self.free(thread, Space::Block, block.address)?;
+                self.free(thread, self.requests.space(), block.address)?;
                 self.change(thread, block.address, BlockChange::Pending)?;
             }
         }
-        self.totals(thread)
+        Ok(())
     }
 
     /// Writes the entries of all devices in order of time.
@@ -254,9 +184,13 @@ impl Converter<'_, '_> {
         }
     }
 
-    fn totals(&mut self, thread: &Thread) -> io::Result<()> {
-        let BlockLayout { allocated, reserved, .. } = thread.layout;
-        self.event(thread, Event::CacheState { device: thread.id, allocated, reserved })
+    fn totals(&mut self, threads: &[Thread]) -> io::Result<()> {
+        let of_cache = self.requests == Kind::Block;
+        for thread in threads.iter().filter(|_| of_cache) {
+            let BlockLayout { allocated, reserved, .. } = thread.layout;
+            self.event(thread, Event::CacheState { device: thread.id, allocated, reserved })?;
+        }
+        Ok(())
     }
 
     fn entry(&mut self, thread: &mut Thread, entry: &HistoryEntry) -> io::Result<()> {
@@ -268,8 +202,14 @@ impl Converter<'_, '_> {
             stack: entry.stack,
         };
         match entry.action {
-            Action::SegmentAlloc => self.grow(thread, range(), ground(false)),
-            Action::SegmentMap => self.grow(thread, range(), ground(true)),
+            Action::SegmentAlloc | Action::SegmentMap => {
+                self.grow(thread, range(), ground(entry.action == Action::SegmentMap))?;
+                let next = thread.device.entries.get(thread.next).map(|next| next.action);
+                match next {
+                    Some(Action::Alloc | Action::SegmentMap) => Ok(()),
+                    _ => self.change(thread, entry.address, BlockChange::Reusable),
+                }
+            }
             Action::SegmentFree => {
                 let segment = thread.layout.segments.at(entry.address);
                 match segment.filter(|(segment, _)| segment.start == entry.address) {
@@ -353,6 +293,8 @@ impl Converter<'_, '_> {
         (size, requested): (u64, u64),
         ground: &Ground,
     ) -> io::Result<()> {
+        // Another allocator's rounding is not known.
+        let size = if self.requests == Kind::Block { size } else { requested };
         if size == 0 {
             return self.leave_out();
         }
@@ -360,11 +302,11 @@ impl Converter<'_, '_> {
             self.converted.contradictions += 1;
             match block.pending {
                 true => self.change(thread, key, BlockChange::Reusable)?,
-                false => self.free(thread, Space::Block, key)?,
+                false => self.free(thread, self.requests.space(), key)?,
             }
         }
         self.converted.blocks += 1;
-        self.alloc(thread, Kind::Block, address, size, ground)?;
+        self.alloc(thread, self.requests, address, size, ground)?;
         match requested < size {
             true => self.change(thread, address, BlockChange::Requested(requested)),
             false => Ok(()),
@@ -380,7 +322,7 @@ impl Converter<'_, '_> {
         if !known {
             return self.leave_out();
         }
-        self.free(thread, Space::Block, address)?;
+        self.free(thread, self.requests.space(), address)?;
         if at_once {
             thread.layout.complete_free(address);
             return Ok(());
@@ -433,13 +375,26 @@ impl Converter<'_, '_> {
         }
         let BlockLayout { allocated, reserved, .. } = thread.layout;
         let (size, stack) = (entry.size, self.stack(entry.stack));
-        self.event(thread, Event::CacheOom { device, size, allocated, reserved, stack })
+        if self.requests == Kind::Block {
+            let oom = Event::CacheOom { device, size, allocated, reserved, stack };
+            return self.event(thread, oom);
+        }
+        let site = self.site(self.requests, device, entry.stream, entry.pool)?;
+        let refused = Refused {
+            size,
+            site,
+            stack,
+            by: RefusedBy::Driver,
+            result: OUT_OF_MEMORY,
+            counted: allocated,
+            limit: 0,
+            driver_free: free.unwrap_or(0),
+            cache: None,
+        };
+        self.event(thread, Event::Refused(refused))
     }
 }
 
 fn size_of(range: &Range<u64>) -> u64 {
     range.end - range.start
 }
-
-/// A Python without a line table: every instruction is in the first line.
-const OLD_PYTHON: u8 = 9;
