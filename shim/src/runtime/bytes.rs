@@ -23,20 +23,46 @@ const BLOCK: usize = size_of::<Block>();
 #[repr(C, packed)]
 struct Unaligned<T>(T);
 
-/// # Safety
-/// A `T` of numbers can be read there.
-#[inline(always)]
-unsafe fn load<T: Copy>(at: *const u8) -> T {
-    // SAFETY: the caller's contract.
-    unsafe { (*at.cast::<Unaligned<T>>()).0 }
+/// The bytes that a caller gave to a function of this file. Each access lies within them: so much the caller's contract allows.
+#[derive(Clone, Copy)]
+struct Bytes {
+    at: *mut u8,
+    size: usize,
 }
 
-/// # Safety
-/// A `T` of numbers can be written there.
-#[inline(always)]
-unsafe fn store<T: Copy>(at: *mut u8, value: T) {
-    // SAFETY: the caller's contract.
-    unsafe { (*at.cast::<Unaligned<T>>()).0 = value }
+impl Bytes {
+    /// A `T` of numbers, at this distance from the first byte.
+    #[inline(always)]
+    fn load<T: Copy>(self, at: usize) -> T {
+        debug_assert!(at.wrapping_add(size_of::<T>()) <= self.size);
+        // SAFETY: these bytes can be read, at any address.
+        unsafe { (*self.at.wrapping_add(at).cast::<Unaligned<T>>()).0 }
+    }
+
+    #[inline(always)]
+    fn store<T: Copy>(self, at: usize, value: T) {
+        debug_assert!(at.wrapping_add(size_of::<T>()) <= self.size);
+        // SAFETY: these bytes can be written, at any address.
+        unsafe { (*self.at.wrapping_add(at).cast::<Unaligned<T>>()).0 = value }
+    }
+
+    /// Both are loaded before one is stored.
+    #[inline(always)]
+    fn load_two<T: Copy>(self, one: usize, other: usize) -> (T, T) {
+        (self.load(one), self.load(other))
+    }
+
+    #[inline(always)]
+    fn store_two<T: Copy>(self, one: usize, other: usize, values: (T, T)) {
+        self.store(one, values.0);
+        self.store(other, values.1);
+    }
+
+    /// Where the last `T` is.
+    #[inline(always)]
+    fn last<T>(self) -> usize {
+        self.size.wrapping_sub(size_of::<T>())
+    }
 }
 
 /// Stands in a loop of which the compiler would else make a call of the function that it is in.
@@ -46,34 +72,17 @@ fn keep_loop() {
     unsafe { core::arch::asm!("", options(nostack, preserves_flags)) }
 }
 
-/// Moves from as many bytes as a `T` has to twice as many: the first and the last, both of which are loaded before one is stored.
-///
-/// # Safety
-/// As of [`memcpy`].
+/// Moves from as many bytes as a `T` has to twice as many: the first and the last.
 #[inline(always)]
-unsafe fn ends_moved<T: Copy>(to: *mut u8, from: *const u8, size: usize) {
-    let last = size.wrapping_sub(size_of::<T>());
-    // SAFETY: the caller's contract.
-    unsafe {
-        let ends: (T, T) = (load(from), load(from.wrapping_add(last)));
-        store(to, ends.0);
-        store(to.wrapping_add(last), ends.1);
-    }
+fn ends_moved<T: Copy>(to: Bytes, from: Bytes) {
+    to.store_two(0, to.last::<T>(), from.load_two::<T>(0, from.last::<T>()));
 }
 
 /// Moves the two blocks at this distance.
-///
-/// # Safety
-/// As of [`memcpy`].
 #[inline(always)]
-unsafe fn pair_moved(to: *mut u8, from: *const u8, at: usize) {
-    let (to, from) = (to.wrapping_add(at), from.wrapping_add(at));
-    // SAFETY: the caller's contract.
-    unsafe {
-        let pair: (Block, Block) = (load(from), load(from.wrapping_add(BLOCK)));
-        store(to, pair.0);
-        store(to.wrapping_add(BLOCK), pair.1);
-    }
+fn pair_moved(to: Bytes, from: Bytes, at: usize) {
+    let other = at.wrapping_add(BLOCK);
+    to.store_two(at, other, from.load_two::<Block>(at, other));
     keep_loop();
 }
 
@@ -83,39 +92,35 @@ unsafe fn pair_moved(to: *mut u8, from: *const u8, at: usize) {
 /// So many bytes can be read and written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, size: usize) -> *mut u8 {
-    let back = size.wrapping_sub(2 * BLOCK);
-    // SAFETY: the caller's contract.
-    unsafe {
-        match size {
-            // Upwards unless the target begins inside the source. What the loop may overwrite is loaded first.
-            33.. if to.addr().wrapping_sub(from.addr()) >= size => {
-                let last = from.wrapping_add(back);
-                let last: (Block, Block) = (load(last), load(last.wrapping_add(BLOCK)));
-                let mut at = 0;
-                while at < back {
-                    pair_moved(to, from, at);
-                    at = at.wrapping_add(2 * BLOCK);
-                }
-                store(to.wrapping_add(back), last.0);
-                store(to.wrapping_add(back + BLOCK), last.1);
+    let is_behind = to.addr().wrapping_sub(from.addr()) >= size;
+    let (target, source) = (Bytes { at: to, size }, Bytes { at: from.cast_mut(), size });
+    let (back, last) = (size.wrapping_sub(2 * BLOCK), target.last::<Block>());
+    match size {
+        // Upwards unless the target begins inside the source. What the loop may overwrite is loaded first.
+        33.. if is_behind => {
+            let end = source.load_two::<Block>(back, last);
+            let mut at = 0;
+            while at < back {
+                pair_moved(target, source, at);
+                at = at.wrapping_add(2 * BLOCK);
             }
-            33.. => {
-                let first: (Block, Block) = (load(from), load(from.wrapping_add(BLOCK)));
-                let mut at = back;
-                while at.cast_signed() > 0 {
-                    pair_moved(to, from, at);
-                    at = at.wrapping_sub(2 * BLOCK);
-                }
-                store(to, first.0);
-                store(to.wrapping_add(BLOCK), first.1);
-            }
-            16.. => ends_moved::<Block>(to, from, size),
-            8.. => ends_moved::<u64>(to, from, size),
-            4.. => ends_moved::<u32>(to, from, size),
-            2.. => ends_moved::<u16>(to, from, size),
-            1 => store(to, load::<u8>(from)),
-            0 => {}
+            target.store_two(back, last, end);
         }
+        33.. => {
+            let begin = source.load_two::<Block>(0, BLOCK);
+            let mut at = back;
+            while at.cast_signed() > 0 {
+                pair_moved(target, source, at);
+                at = at.wrapping_sub(2 * BLOCK);
+            }
+            target.store_two(0, BLOCK, begin);
+        }
+        16.. => ends_moved::<Block>(target, source),
+        8.. => ends_moved::<u64>(target, source),
+        4.. => ends_moved::<u32>(target, source),
+        2.. => ends_moved::<u16>(target, source),
+        1 => target.store(0, source.load::<u8>(0)),
+        0 => {}
     }
     to
 }
@@ -129,16 +134,9 @@ pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, size: usize) -> *
 }
 
 /// Fills as [`ends_moved`] moves.
-///
-/// # Safety
-/// So many bytes can be written there.
 #[inline(always)]
-unsafe fn ends_filled<T: Copy>(to: *mut u8, value: T, size: usize) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        store(to, value);
-        store(to.wrapping_add(size.wrapping_sub(size_of::<T>())), value);
-    }
+fn ends_filled<T: Copy>(to: Bytes, value: T) {
+    to.store_two(0, to.last::<T>(), (value, value));
 }
 
 /// # Safety
@@ -146,25 +144,24 @@ unsafe fn ends_filled<T: Copy>(to: *mut u8, value: T, size: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memset(to: *mut u8, byte: c_int, size: usize) -> *mut u8 {
     let word = u64::from(byte as u8).wrapping_mul(0x0101_0101_0101_0101);
-    // SAFETY: the caller's contract; a block has the bytes of two words.
-    unsafe {
-        match size {
-            16.. => {
-                let block = core::mem::transmute::<[u64; 2], Block>([word; 2]);
-                let (mut at, last) = (to, to.wrapping_add(size.wrapping_sub(BLOCK)));
-                while at < last {
-                    store(at, block);
-                    at = at.wrapping_add(BLOCK);
-                    keep_loop();
-                }
-                store(last, block);
+    let target = Bytes { at: to, size };
+    match size {
+        16.. => {
+            // SAFETY: a block has the bytes of two words.
+            let block = unsafe { core::mem::transmute::<[u64; 2], Block>([word; 2]) };
+            let (mut at, last) = (0, target.last::<Block>());
+            while at < last {
+                target.store(at, block);
+                at = at.wrapping_add(BLOCK);
+                keep_loop();
             }
-            8.. => ends_filled(to, word, size),
-            4.. => ends_filled(to, word as u32, size),
-            2.. => ends_filled(to, word as u16, size),
-            1 => store(to, word as u8),
-            0 => {}
+            target.store(last, block);
         }
+        8.. => ends_filled(target, word),
+        4.. => ends_filled(target, word as u32),
+        2.. => ends_filled(target, word as u16),
+        1 => target.store(0, word as u8),
+        0 => {}
     }
     to
 }
@@ -173,20 +170,17 @@ pub unsafe extern "C" fn memset(to: *mut u8, byte: c_int, size: usize) -> *mut u
 /// As of C's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, size: usize) -> c_int {
+    let (one, other) = (Bytes { at: one.cast_mut(), size }, Bytes { at: other.cast_mut(), size });
     let mut at = 0;
     while size.wrapping_sub(at) >= 8 {
-        // SAFETY: the caller's contract.
-        let (a, b): (u64, u64) =
-            unsafe { (load(one.wrapping_add(at)), load(other.wrapping_add(at))) };
+        let (a, b): (u64, u64) = (one.load(at), other.load(at));
         if a != b {
             return if a.to_be() < b.to_be() { -1 } else { 1 };
         }
         at = at.wrapping_add(8);
     }
     while at < size {
-        // SAFETY: the caller's contract.
-        let (a, b): (u8, u8) =
-            unsafe { (load(one.wrapping_add(at)), load(other.wrapping_add(at))) };
+        let (a, b): (u8, u8) = (one.load(at), other.load(at));
         if a != b {
             return c_int::from(a).wrapping_sub(c_int::from(b));
         }
@@ -208,9 +202,10 @@ pub unsafe extern "C" fn bcmp(one: *const u8, other: *const u8, size: usize) -> 
 /// As of C's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strlen(text: *const u8) -> usize {
+    // To its end, which is not known.
+    let text = Bytes { at: text.cast_mut(), size: usize::MAX };
     let mut length = 0;
-    // SAFETY: the caller's contract: its end was not reached yet.
-    while unsafe { load::<u8>(text.wrapping_add(length)) } != 0 {
+    while text.load::<u8>(length) != 0 {
         length = length.wrapping_add(1);
         keep_loop();
     }
