@@ -4,7 +4,7 @@
 
 mod cgroup;
 
-use crate::runtime::log;
+use crate::runtime::{environment, log};
 use std::ffi::{CStr, OsStr, OsString};
 use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -159,7 +159,7 @@ pub struct Config {
 
 impl Config {
     pub fn from_environment() -> Config {
-        let mut config = Config::from(environment().into_iter());
+        let mut config = Config::from(relevant().into_iter());
         config.look_at_cgroup();
         if is_privileged() {
             config.write_nothing();
@@ -389,26 +389,15 @@ fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// The relevant variables, read from `environ`: `std::env` takes a lock that may be held forever in a
-/// forked child.
-fn environment() -> Vec<(OsString, OsString)> {
-    unsafe extern "C" {
-        static environ: *const *const libc::c_char;
-    }
+/// The relevant variables.
+fn relevant() -> Vec<(OsString, OsString)> {
     let mut found = Vec::new();
-    // SAFETY: `environ` is null or an array that ends in null, as the program keeps it. We read it
-    // once, from a thread of the program that is just calling into CUDA.
-    unsafe {
-        let mut at = environ;
-        while !at.is_null() && !(*at).is_null() {
-            let entry = CStr::from_ptr(*at).to_bytes();
-            at = at.add(1);
-            let Some(equals) = entry.iter().position(|byte| *byte == b'=') else { continue };
-            let (name, value) = (&entry[..equals], &entry[equals + 1..]);
-            let setting = || SETTINGS.iter().any(|setting| setting.as_bytes() == name);
-            if name.starts_with(b"VRAMTRACE_") || name == b"XDG_RUNTIME_DIR" || setting() {
-                found.push((OsString::from_vec(name.into()), OsString::from_vec(value.into())));
-            }
+    for entry in environment::all().map(CStr::to_bytes) {
+        let Some(equals) = entry.iter().position(|byte| *byte == b'=') else { continue };
+        let (name, value) = (&entry[..equals], &entry[equals + 1..]);
+        let setting = || SETTINGS.iter().any(|setting| setting.as_bytes() == name);
+        if name.starts_with(b"VRAMTRACE_") || name == b"XDG_RUNTIME_DIR" || setting() {
+            found.push((OsString::from_vec(name.into()), OsString::from_vec(value.into())));
         }
     }
     found

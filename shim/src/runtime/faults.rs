@@ -13,6 +13,7 @@
 //!
 //! `VRAMTRACE_TEST_NVML_FREE=1`: a reading of NVML counts as one that took no time. Else a busy machine makes readings rare.
 
+use crate::runtime::environment;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -55,11 +56,7 @@ fn variable(name: &CStr) -> Option<&'static [u8]> {
     if !cfg!(any(debug_assertions, feature = "test-hooks")) {
         return None;
     }
-    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
-    let value = unsafe { libc::getenv(name.as_ptr()) };
-    // SAFETY: a text of the environment, which stays.
-    let value = (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })?.to_bytes();
-    (!value.is_empty()).then_some(value)
+    environment::variable(name).map(CStr::to_bytes).filter(|value| !value.is_empty())
 }
 
 fn fails_now(name: &CStr, requests: &AtomicUsize, purpose: &str) -> bool {

@@ -9,6 +9,7 @@ pub mod directory;
 pub mod each_call;
 pub mod elf;
 pub mod entry_jump;
+pub mod environment;
 pub mod errno;
 pub mod escapes;
 pub mod fallible;

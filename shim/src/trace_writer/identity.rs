@@ -1,9 +1,11 @@
 //! The identity of this process, for file names and the header page.
 
+use crate::runtime::environment;
 use crate::runtime::private_table::Table;
-use std::ffi::{CString, OsStr, OsString};
+use crate::runtime::thread_slot::tid;
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fs::read_link;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use vramtrace_format::Header;
 use vramtrace_format::cgroup::JOB_VARIABLES;
 use vramtrace_format::header::run_id;
@@ -80,23 +82,21 @@ impl Identity {
 pub fn thread() -> (u32, String) {
     let mut name = [0u8; 16];
     // SAFETY: PR_GET_NAME fills 16 bytes with a name that ends in 0.
-    let tid = unsafe {
-        libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
-        libc::syscall(libc::SYS_gettid)
-    };
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    (tid as u32, String::from_utf8_lossy(&name[..end]).into_owned())
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    (tid() as u32, text(&name).to_string_lossy().into_owned())
 }
 
 fn host() -> OsString {
-    // SAFETY: uname fills what it is given.
-    unsafe {
-        let mut names: libc::utsname = std::mem::zeroed();
-        libc::uname(&mut names);
-        let bytes = names.nodename.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
-        #[allow(clippy::disallowed_methods)] // a host name is short
-        OsString::from_vec(bytes.collect())
-    }
+    // The kernel's longest has 64 bytes.
+    let mut name = [0u8; 65];
+    // SAFETY: fills as many bytes at most.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) };
+    OsStr::from_bytes(text(&name).to_bytes()).into()
+}
+
+/// What ends with its first 0.
+fn text(bytes: &[u8]) -> &CStr {
+    CStr::from_bytes_until_nul(bytes).unwrap_or_default()
 }
 
 /// The first of these variables that is a number.
@@ -106,12 +106,7 @@ fn number(names: &[&str]) -> Option<u32> {
 
 fn variable(name: &str) -> Option<&'static OsStr> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the program could change its environment in another thread, a risk of every library that
-    // calls getenv. The value is copied at once.
-    unsafe {
-        let value = libc::getenv(name.as_ptr());
-        (!value.is_null()).then(|| OsStr::from_bytes(std::ffi::CStr::from_ptr(value).to_bytes()))
-    }
+    environment::variable(&name).map(|value| OsStr::from_bytes(value.to_bytes()))
 }
 
 /// A random (version 4) UUID.

@@ -5,7 +5,7 @@
 
 use crate::driver::api::{Api, Family};
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
-use core::ffi::CStr;
+use crate::runtime::environment::variable;
 
 /// `None`: the call passes through.
 pub fn refusal(api: Api) -> Option<CUresult> {
@@ -24,14 +24,6 @@ pub fn is_cap_requested() -> bool {
     let group = variable(c"VRAMTRACE_CAP_GROUP").is_some_and(|group| !group.is_empty());
     // An empty VRAMTRACE_CAP is an error, not "no cap".
     !warns && (group || variable(c"VRAMTRACE_CAP").is_some())
-}
-
-fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: `getenv` is called with a C string; its result is read at once and not kept.
-    unsafe {
-        let value = libc::getenv(name.as_ptr());
-        (!value.is_null()).then(|| CStr::from_ptr(value))
-    }
 }
 
 /// Calls that must precede an allocation (initialisation, contexts), and calls that allocate.
