@@ -1,4 +1,4 @@
-//! The real functions of the driver that the recorder calls.
+//! The real functions of the driver that the recorder calls, and how such a list is made.
 //!
 //! `None` where the driver is too old to have it. A thread that is not inside a hook raises the
 //! guard around them with [`crate::driver::depth::inside`].
@@ -7,22 +7,25 @@ use super::api::Home;
 use super::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::pointers;
+use crate::runtime::elf::Object;
 use core::ffi::{c_char, c_void};
 use once_cell::race::OnceRef;
 
-macro_rules! driver {
-    ($( $field:ident: $symbol:literal ( $($arg:ident: $ty:ty),* ) $($unsafe:ident)?; )*) => {
-        pub struct Driver {
+/// Defines `struct $table`: functions of a library of NVIDIA's.
+macro_rules! functions {
+    ($table:ident: $( $field:ident: $symbol:literal ( $($arg:ident: $ty:ty),* ) $($unsafe:ident)?; )*) => {
+        pub struct $table {
             $( #[doc = $symbol] pub $field: Option<$($unsafe)? extern "C-unwind" fn($($arg: $ty),*) -> CUresult>, )*
         }
 
-        static NONE: Driver = Driver { $( $field: None, )* };
+        impl $table {
+            pub const NONE: $table = $table { $( $field: None, )* };
 
-        impl Driver {
-            fn resolve() -> Driver {
-                Driver { $(
-                    $field: pointers::by_name(Home::Cuda, $symbol)
-                        // SAFETY: the driver's function of that name, with the type that it documents. One that
+            /// Those that the library has.
+            pub fn of(library: &Object) -> $table {
+                $table { $(
+                    $field: library.function($symbol.as_bytes())
+                        // SAFETY: the library's function of that name, with the type that it documents. One that
                         // is not unsafe checks every number, and writes only where references lead.
                         .map(|address| unsafe { core::mem::transmute(address) }),
                 )* }
@@ -30,8 +33,9 @@ macro_rules! driver {
         }
     };
 }
+pub(super) use functions;
 
-driver! {
+functions! { Driver:
     // Sound with any arguments of these types.
     ctx_get_current: "cuCtxGetCurrent" (ctx: &mut Ctx);
     ctx_get_device: "cuCtxGetDevice" (device: &mut Device);
@@ -88,11 +92,10 @@ pub fn driver() -> &'static Driver {
 
 #[cold]
 fn resolve() -> &'static Driver {
-    if !pointers::find(Home::Cuda) {
-        return &NONE;
-    }
+    let found = pointers::find(Home::Cuda).then(|| Home::Cuda.object()).flatten();
+    let Some(library) = found else { return &Driver::NONE };
     // Of racing threads one table is used; the others are leaked, since they may be in use.
-    let fresh = Box::leak(Box::new(Driver::resolve()));
+    let fresh = Box::leak(Box::new(Driver::of(&library)));
     let _ = DRIVER.set(fresh);
     fresh
 }

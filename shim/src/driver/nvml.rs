@@ -3,10 +3,12 @@
 //! The library is opened by the real dlopen, and its functions are found without the hooks. It is
 //! called only once a context exists; creating that takes a hundred times longer.
 
-use crate::driver::cuda::{NvmlDevice, NvmlMemory};
+use crate::driver::cuda::{CUresult, NvmlDevice, NvmlMemory};
+use crate::driver::functions::functions;
 use crate::driver::nvml_thread::{Desk, PATIENCE, PATIENCE_AT_START};
+use crate::runtime::elf::Object;
 use crate::runtime::fallible::{TryPush, list_of};
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char};
 use core::ptr::null_mut;
 use std::ffi::CString;
 
@@ -22,8 +24,7 @@ const UNAVAILABLE: u64 = u64::MAX;
 const FEW: usize = 32;
 
 /// Fills in entries of a list of processes, which has them since R450.
-#[derive(Clone, Copy)]
-struct List(unsafe extern "C-unwind" fn(NvmlDevice, *mut u32, *mut Entry) -> i32);
+type List = unsafe extern "C-unwind" fn(NvmlDevice, &mut u32, *mut Entry) -> i32;
 
 /// The first word has the pid in its low half, the second the bytes.
 type Entry = [u64; 3];
@@ -35,13 +36,18 @@ pub struct Nvml {
     pub desk: &'static Desk,
 }
 
-/// The opened library.
-pub struct Functions {
-    handle_by_uuid: unsafe extern "C-unwind" fn(*const c_char, *mut NvmlDevice) -> i32,
-    uuid: Option<unsafe extern "C-unwind" fn(NvmlDevice, *mut c_char, u32) -> i32>,
-    memory_info: Option<unsafe extern "C-unwind" fn(NvmlDevice, *mut NvmlMemory) -> i32>,
-    /// Compute, graphics, MPS: a process is in one or more of them with the same figure.
-    lists: [Option<List>; 3],
+functions! { Functions:
+    init: "nvmlInit_v2" ();
+    // Handles must be NVML's, and pointers lead to a text that ends, or to as much room as the number says.
+    handle_by_uuid: "nvmlDeviceGetHandleByUUID" (uuid: *const c_char, device: &mut NvmlDevice) unsafe;
+    uuid: "nvmlDeviceGetUUID" (device: NvmlDevice, text: *mut c_char, room: u32) unsafe;
+    memory_info: "nvmlDeviceGetMemoryInfo" (device: NvmlDevice, memory: &mut NvmlMemory) unsafe;
+    compute: "nvmlDeviceGetComputeRunningProcesses_v3" (device: NvmlDevice, room: &mut u32, out: *mut Entry) unsafe;
+    graphics: "nvmlDeviceGetGraphicsRunningProcesses_v3" (device: NvmlDevice, room: &mut u32, out: *mut Entry) unsafe;
+    mps: "nvmlDeviceGetMPSComputeRunningProcesses_v3" (device: NvmlDevice, room: &mut u32, out: *mut Entry) unsafe;
+    compute_v2: "nvmlDeviceGetComputeRunningProcesses_v2" (device: NvmlDevice, room: &mut u32, out: *mut Entry) unsafe;
+    graphics_v2: "nvmlDeviceGetGraphicsRunningProcesses_v2" (device: NvmlDevice, room: &mut u32, out: *mut Entry) unsafe;
+    mps_v2: "nvmlDeviceGetMPSComputeRunningProcesses_v2" (device: NvmlDevice, room: &mut u32, out: *mut Entry) unsafe;
 }
 
 /// This process in the lists.
@@ -64,33 +70,19 @@ impl Figure {
 }
 
 impl Functions {
-    /// `find` gives the real address of a name in the opened library, or null.
-    pub fn open(desk: &'static Desk, find: impl Fn(&CStr) -> *mut c_void) -> Option<Functions> {
-        // SAFETY: the names' types are NVML's; a null stays `None`.
-        unsafe {
-            let init: unsafe extern "C-unwind" fn() -> i32 = function(find(c"nvmlInit_v2"))?;
-            let handle_by_uuid = function(find(c"nvmlDeviceGetHandleByUUID"))?;
-            let uuid = function(find(c"nvmlDeviceGetUUID"));
-            let memory_info = function(find(c"nvmlDeviceGetMemoryInfo"));
-            let lists = [
-                (
-                    c"nvmlDeviceGetComputeRunningProcesses_v3",
-                    c"nvmlDeviceGetComputeRunningProcesses_v2",
-                ),
-                (
-                    c"nvmlDeviceGetGraphicsRunningProcesses_v3",
-                    c"nvmlDeviceGetGraphicsRunningProcesses_v2",
-                ),
-                (
-                    c"nvmlDeviceGetMPSComputeRunningProcesses_v3",
-                    c"nvmlDeviceGetMPSComputeRunningProcesses_v2",
-                ),
-            ]
-            .map(|(v3, v2)| function(find(v3)).or_else(|| function(find(v2))).map(List));
-            // SAFETY: NVML's own, without arguments.
-            let begun = desk.ask(PATIENCE_AT_START, move || init() == SUCCESS) == Some(true);
-            begun.then_some(Functions { handle_by_uuid, uuid, memory_info, lists })
-        }
+    /// Those of the opened library, once it is initialized.
+    pub fn open(desk: &'static Desk, library: &Object) -> Option<Functions> {
+        let functions = Functions::of(library);
+        let init = functions.init?;
+        let begun = desk.ask(PATIENCE_AT_START, move || init() == SUCCESS) == Some(true);
+        begun.then_some(functions)
+    }
+
+    /// Compute, graphics, MPS: a process is in one or more of them with the same figure.
+    fn lists(&self) -> impl Iterator<Item = List> {
+        let newer = [self.compute, self.graphics, self.mps];
+        let older = [self.compute_v2, self.graphics_v2, self.mps_v2];
+        newer.into_iter().zip(older).filter_map(|(newer, older)| newer.or(older))
     }
 
     /// The UUID text of a handle that the program got.
@@ -120,7 +112,7 @@ impl Nvml {
         let uuid = CString::from(uuid);
         let found = self.ask(null_mut(), move |nvml, mut device| {
             // SAFETY: a NUL-terminated name and room for the answer.
-            let result = unsafe { (nvml.handle_by_uuid)(uuid.as_ptr(), &mut device) };
+            let result = unsafe { nvml.handle_by_uuid?(uuid.as_ptr(), &mut device) };
             (result == SUCCESS && !device.is_null()).then_some(device as usize)
         });
         Some(found?? as NvmlDevice)
@@ -151,9 +143,9 @@ impl Nvml {
                     // Without host memory the entry is left out.
                     None => drop(all.try_push((pid, used))),
                 };
-            for list in nvml.lists.into_iter().flatten() {
+            for list in nvml.lists() {
                 // A list that is not available is empty.
-                let _ = list.each(device, &mut note);
+                let _ = each(list, device, &mut note);
             }
             all
         });
@@ -164,10 +156,10 @@ impl Nvml {
     pub fn figure(&self, device: NvmlDevice, pid: u32) -> Figure {
         let figure = self.ask(device, move |nvml, device| {
             let (mut was_listed, mut ill) = (false, false);
-            for list in nvml.lists.into_iter().flatten() {
+            for list in nvml.lists() {
                 let mut found = None;
                 let listed =
-                    list.each(device, |one, used| found = found.or((one == pid).then_some(used)));
+                    each(list, device, |one, used| found = found.or((one == pid).then_some(used)));
                 match (listed, found) {
                     (Ok(()), Some(used)) => return used.map_or(Figure::Unavailable, Figure::Bytes),
                     (Ok(()), None) => was_listed = true,
@@ -180,44 +172,32 @@ impl Nvml {
     }
 }
 
-impl List {
-    /// Calls `note` with pid and bytes of each process, on the thread that may hang. `Err`: why the library did not give
-    /// the list.
-    fn each(&self, device: NvmlDevice, mut note: impl FnMut(u32, Option<u64>)) -> Result<(), i32> {
-        let (mut few, mut many) = ([Entry::default(); FEW], Vec::new());
-        loop {
-            let is_first = many.is_empty();
-            let entries = if is_first { &mut few[..] } else { &mut many[..] };
-            let mut count = entries.len() as u32;
-            // SAFETY: room for `count` entries; the library writes the number that it filled in.
-            let result = unsafe { (self.0)(device, &mut count, entries.as_mut_ptr()) };
-            let count = count as usize;
-            if result == INSUFFICIENT_SIZE && is_first {
-                // More may have come since.
-                let room = count.saturating_add(FEW).min(1 << 20);
-                many = list_of(room, core::iter::repeat_n(Entry::default(), room))
-                    .map_err(|_| result)?;
-                continue;
-            }
-            if result != SUCCESS {
-                return Err(result);
-            }
-            for [pid, used, _] in entries.iter().take(count) {
-                note(*pid as u32, Some(*used).filter(|used| *used != UNAVAILABLE));
-            }
-            return Ok(());
+/// Calls `note` with pid and bytes of each process of a list, on the thread that may hang. `Err`: why the library did not give
+/// the list.
+fn each(list: List, device: NvmlDevice, mut note: impl FnMut(u32, Option<u64>)) -> Result<(), i32> {
+    let (mut few, mut many) = ([Entry::default(); FEW], Vec::new());
+    loop {
+        let is_first = many.is_empty();
+        let entries = if is_first { &mut few[..] } else { &mut many[..] };
+        let mut count = entries.len() as u32;
+        // SAFETY: room for `count` entries; the library writes the number that it filled in.
+        let result = unsafe { list(device, &mut count, entries.as_mut_ptr()) };
+        let count = count as usize;
+        if result == INSUFFICIENT_SIZE && is_first {
+            // More may have come since.
+            let room = count.saturating_add(FEW).min(1 << 20);
+            let empty = core::iter::repeat_n(Entry::default(), room);
+            many = list_of(room, empty).map_err(|_| result)?;
+            continue;
         }
+        if result != SUCCESS {
+            return Err(result);
+        }
+        for [pid, used, _] in entries.iter().take(count) {
+            note(*pid as u32, Some(*used).filter(|used| *used != UNAVAILABLE));
+        }
+        return Ok(());
     }
-}
-
-/// The address as a function pointer; `None` if it is null.
-///
-/// # Safety
-/// `address` is null or a function of type `F`.
-unsafe fn function<F: Copy>(address: *mut c_void) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: the same size, and not null.
-    (!address.is_null()).then(|| unsafe { core::mem::transmute_copy(&address) })
 }
 
 #[cfg(test)]
@@ -226,37 +206,31 @@ mod tests {
 
     /// A library with `device` as the number of processes; process n holds n MiB, process 3 does
     /// not tell.
-    unsafe extern "C-unwind" fn list(device: NvmlDevice, count: *mut u32, out: *mut Entry) -> i32 {
+    unsafe extern "C-unwind" fn list(device: NvmlDevice, count: &mut u32, out: *mut Entry) -> i32 {
         let processes = device as usize as u32;
-        // SAFETY: the caller's room is what it says.
-        unsafe {
-            let room = core::mem::replace(&mut *count, processes);
-            if room < processes {
-                return INSUFFICIENT_SIZE;
-            }
-            for n in 0..processes {
-                let used = if n == 3 { UNAVAILABLE } else { u64::from(n) << 20 };
-                // The rest of the first word is not set.
-                let entry = [u64::from(n) | 7 << 32, used, 0];
-                out.add(n as usize).write(entry);
-            }
+        let room = core::mem::replace(count, processes);
+        if room < processes {
+            return INSUFFICIENT_SIZE;
+        }
+        for n in 0..processes {
+            let used = if n == 3 { UNAVAILABLE } else { u64::from(n) << 20 };
+            // The rest of the first word is not set.
+            let entry = [u64::from(n) | 7 << 32, used, 0];
+            // SAFETY: the caller's room is what it says.
+            unsafe { out.add(n as usize).write(entry) };
         }
         SUCCESS
     }
 
-    unsafe extern "C-unwind" fn refuses(_: NvmlDevice, _: *mut u32, _: *mut Entry) -> i32 {
+    unsafe extern "C-unwind" fn refuses(_: NvmlDevice, _: &mut u32, _: *mut Entry) -> i32 {
         3
     }
 
-    const NOW: Option<List> = Some(List(list));
-    const REFUSES: Option<List> = Some(List(refuses));
+    const NOW: Option<List> = Some(list);
+    const REFUSES: Option<List> = Some(refuses);
 
-    unsafe extern "C-unwind" fn by_uuid(_: *const c_char, _: *mut NvmlDevice) -> i32 {
-        3
-    }
-
-    fn nvml(lists: [Option<List>; 3]) -> Nvml {
-        let functions = Functions { handle_by_uuid: by_uuid, uuid: None, memory_info: None, lists };
+    fn nvml([compute, graphics, mps_v2]: [Option<List>; 3]) -> Nvml {
+        let functions = Functions { compute, graphics, mps_v2, ..Functions::NONE };
         Nvml { functions: Box::leak(Box::new(functions)), desk: Desk::open() }
     }
 

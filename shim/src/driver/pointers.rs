@@ -52,10 +52,10 @@ impl Home {
         named && object.function(self.witness().to_bytes()).is_some()
     }
 
-    fn object(self) -> Option<Object> {
-        let handle = OBJECTS[self as usize].load(Ordering::Acquire);
-        // SAFETY: an object that was adopted stays.
-        (!handle.is_null()).then(|| unsafe { Object::of_handle(handle) })
+    /// Its object, if it was found in the process.
+    pub fn object(self) -> Option<Object> {
+        // SAFETY: NULL, or an object that was adopted: it stays.
+        unsafe { Object::opened(OBJECTS[self as usize].load(Ordering::Acquire)) }
     }
 
     /// Whether its object was found in the process.
@@ -83,10 +83,8 @@ fn open(api: Api) -> *mut c_void {
         // weak reference, a plugin) would otherwise have no function to call.
         let handle =
             crate::driver::depth::inside(|| loader::dlopen(api.home().library(), libc::RTLD_NOW));
-        if !handle.is_null() {
-            // SAFETY: `dlopen` returned the handle, and it is never closed.
-            adopt(api.home(), unsafe { Object::of_handle(handle) });
-        }
+        // SAFETY: NULL, or a handle of `dlopen` that is never closed.
+        unsafe { Object::opened(handle) }.map(|object| adopt(api.home(), object));
     }
     errno::set(kept);
     known(api).unwrap_or(null_mut())
@@ -112,8 +110,8 @@ pub fn find(home: Home) -> bool {
     }
     loader::clear_error();
     let handle = loader::dlopen(home.library(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-    // SAFETY: `dlopen` returned the handle, and it is never closed.
-    !handle.is_null() && adopt(home, unsafe { Object::of_handle(handle) })
+    // SAFETY: NULL, or a handle of `dlopen` that is never closed.
+    unsafe { Object::opened(handle) }.is_some_and(|object| adopt(home, object))
 }
 
 /// A look-up found this function: if it is in the library, the tables are filled from that object.
@@ -169,11 +167,6 @@ pub fn of_other_driver(found: *mut c_void) -> Option<Object> {
     let followed = OBJECTS[Home::Cuda as usize].load(Ordering::Acquire);
     (!followed.is_null() && followed != object.handle() && Home::Cuda.is_in(&object))
         .then_some(object)
-}
-
-/// Any function of the library by name, for the recorder's own calls.
-pub fn by_name(home: Home, name: &str) -> Option<*mut c_void> {
-    home.object()?.function(name.as_bytes()).map(|address| address as *mut c_void)
 }
 
 /// The entry point whose real function this is. The driver's linker may have folded identical code: of several names of one

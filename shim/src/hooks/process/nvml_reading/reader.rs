@@ -7,11 +7,11 @@ use crate::driver::nvml_thread::Desk;
 use crate::hooks::process::nvml_reading::exclusive::Exclusive;
 use crate::model::attribution::driver_internal::{DriverActivity, DriverInternal};
 use crate::model::devices::{Device, Devices};
+use crate::runtime::elf::Object;
 use crate::runtime::loader;
 use crate::runtime::lock::Lock;
 use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
-use core::ffi::CStr;
 use once_cell::race::OnceRef;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::DeviceId;
@@ -134,12 +134,9 @@ impl NvmlReader {
             return;
         }
         let library = loader::dlopen(c"libnvidia-ml.so.1", libc::RTLD_NOW | libc::RTLD_LOCAL);
-        if library.is_null() {
-            return;
-        }
-        // SAFETY: an open library, and names that end.
-        let find = |name: &CStr| unsafe { loader::dlsym(library, name) };
-        if let Some(functions) = Functions::open(desk(), find) {
+        // SAFETY: NULL, or a handle of `dlopen` that is never closed.
+        let Some(library) = (unsafe { Object::opened(library) }) else { return };
+        if let Some(functions) = Functions::open(desk(), &library) {
             let _ = OPENED.set(Box::leak(Box::new(functions)));
         }
     }
