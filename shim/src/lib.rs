@@ -20,4 +20,4 @@ pub mod trace_writer;
 // Miri and the sanitizers check each block of the heap only where their own allocator gave it.
 #[cfg(not(any(miri, sanitized)))]
 #[global_allocator]
-static HEAP: runtime::heap::Heap = runtime::heap::Heap::new();
+static HEAP: runtime::heap::Heap = runtime::heap::Heap::empty();

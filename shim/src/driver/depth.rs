@@ -13,7 +13,7 @@ use crate::runtime::escapes::{Escape, escaped};
 use crate::runtime::handler_exit;
 use crate::runtime::lock;
 use crate::runtime::stack_pages;
-use crate::runtime::tls::{thread_block, thread_cells};
+use crate::runtime::tls::thread_cells;
 use core::cell::Cell;
 use core::sync::atomic::{Ordering, compiler_fence};
 
@@ -40,9 +40,9 @@ const ASYNCHRONOUS: u64 = 1;
 const DEFERRED: u64 = 2;
 
 thread_cells!(fn slot() -> &Slot, 40 bytes of the block at 0);
-thread_block! {
+thread_cells! {
     /// When the thread's last timed hook ended; 0: there was none.
-    fn timed_ns() -> *mut u64 = "vramtrace_timed", 8, align 8
+    fn timed_ns() -> &Cell<u64>, 8 bytes of the block at 328
 }
 
 /// The guard that raised the depth from 0.
@@ -190,8 +190,7 @@ pub const SAMPLED_ONE_OF: usize = 256;
 
 /// Notes the end of this thread's timed hook. Returns that of the one before; 0: there was none.
 pub fn timed(now_ns: u64) -> u64 {
-    // SAFETY: this thread's own.
-    core::mem::replace(unsafe { &mut *timed_ns() }, now_ns)
+    timed_ns().replace(now_ns)
 }
 
 /// Whether this thread's outermost hook is timed.

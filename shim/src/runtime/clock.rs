@@ -1,46 +1,38 @@
 //! Clocks, read through the vdso: no system call.
 
 use super::each_call::EACH_CALL;
-#[cfg(not(miri))]
 use super::elf;
 use super::thread_slot;
 use core::ffi::c_int;
-#[cfg(not(miri))]
 use core::num::NonZeroUsize;
-#[cfg(not(miri))]
 use once_cell::race::OnceNonZeroUsize;
 
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills the timespec; these clocks always exist.
-    unsafe { clock_gettime()(clock, &mut time) };
+    real_clock()(clock, &mut time);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
+type Read = extern "C" fn(libc::clockid_t, &mut libc::timespec) -> c_int;
+
+unsafe extern "C" {
+    safe fn clock_gettime(clock: libc::clockid_t, time: &mut libc::timespec) -> c_int;
+}
 
 /// The function that the loader bound, which may be the program's or a preloaded library's. Under ThreadSanitizer the
 /// C library's: that of gcc 11 and earlier has a function in front of it which reports a race where a second thread
 /// uses one of this library's stacks.
-#[cfg(not(miri))]
-fn clock_gettime() -> ClockGettime {
+fn real_clock() -> Read {
     static KNOWN: OnceNonZeroUsize = OnceNonZeroUsize::new();
-    let known = KNOWN.get_or_init(|| {
+    let find = || {
         let beneath = elf::startup_functions([b"__tsan_init"])[0]
-            .and_then(|_| elf::c_library_function(b"clock_gettime"))
-            .and_then(NonZeroUsize::new);
-        let linked = libc::clock_gettime as *const () as usize;
-        // SAFETY: a function is not at address 0.
-        beneath.unwrap_or(unsafe { NonZeroUsize::new_unchecked(linked) })
-    });
+            .and_then(|_| elf::c_library_function(b"clock_gettime"));
+        NonZeroUsize::new(beneath.unwrap_or(clock_gettime as *const () as usize)).ok_or(())
+    };
+    // Miri reads no tables of the loader.
+    let known = if cfg!(miri) { Err(()) } else { KNOWN.get_or_try_init(find) };
     // SAFETY: the function of that name.
-    unsafe { core::mem::transmute::<usize, ClockGettime>(known.get()) }
-}
-
-/// Miri reads no tables of the loader.
-#[cfg(miri)]
-fn clock_gettime() -> ClockGettime {
-    libc::clock_gettime
+    known.map_or(clock_gettime, |at| unsafe { core::mem::transmute::<usize, Read>(at.get()) })
 }
 
 /// CLOCK_MONOTONIC, with an error of a few microseconds at most.

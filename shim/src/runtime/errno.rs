@@ -10,8 +10,11 @@ pub struct Here(&'static Cell<c_int>);
 /// Finds this thread's errno. Later reads through the result are cheaper.
 #[inline]
 pub fn here() -> Here {
-    // SAFETY: the address of this thread's errno, which is there as long as the thread runs.
-    Here(unsafe { &*libc::__errno_location().cast() })
+    unsafe extern "C" {
+        /// Stays as long as the thread runs.
+        safe fn __errno_location() -> &'static Cell<c_int>;
+    }
+    Here(__errno_location())
 }
 
 impl Here {

@@ -14,13 +14,12 @@
 
 use super::elf::Image;
 use super::escapes::{Escape, escapes};
+use super::leaked::Leaked;
 use super::mapped_modules::{self, Loaded, Mark};
 use super::tls::thread_pointer;
 use super::{errno, futex, hash_table};
 use core::ptr::null_mut;
-use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::SeqCst, fence,
-};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::SeqCst, fence};
 use core::time::Duration;
 
 /// A library as it is loaded.
@@ -171,8 +170,8 @@ fn leave(count: &AtomicU32) {
 }
 
 /// Before a process makes its state. `give_up`: what gives copies of facts up.
-pub fn begin(give_up: GiveUp) {
-    GIVE_UP.store(give_up as usize, SeqCst);
+pub fn begin(give_up: fn()) {
+    GIVE_UP.put(give_up);
     OWNER.store(std::process::id(), SeqCst);
     HOLDERS.iter().map(|holders| &holders.0).chain([&CLOSING]).for_each(|all| all.store(0, SeqCst));
 }
@@ -211,17 +210,12 @@ pub fn close<R>(work: impl FnOnce() -> R) -> R {
 /// About 10 s. Nobody wakes the waiting thread: who holds libraries does not wait.
 const PATIENCE: u32 = 60_000;
 
-/// Gives copies of facts up: a function of this type, or 0.
-static GIVE_UP: AtomicUsize = AtomicUsize::new(0);
-type GiveUp = fn();
+/// Gives copies of facts up.
+static GIVE_UP: Leaked<fn()> = Leaked::NONE;
 
 /// Before libraries come or go.
 pub fn before_change() {
-    match GIVE_UP.load(SeqCst) {
-        0 => (),
-        // SAFETY: stored by `begin`.
-        give_up => unsafe { core::mem::transmute::<usize, GiveUp>(give_up)() },
-    }
+    GIVE_UP.get().into_iter().for_each(|give_up| give_up());
 }
 
 /// Makes copies of facts, which are given up before libraries come or go. None are made where that may not be seen.

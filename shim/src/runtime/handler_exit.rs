@@ -6,6 +6,7 @@
 //! program the signal came a little later.
 
 use super::mapped_modules;
+use super::panic_boundary::Context;
 use super::task::change_mask;
 use super::tls::thread_cells;
 use core::cell::Cell;
@@ -73,7 +74,7 @@ fn ours() -> Option<Range<usize>> {
 
 /// A place on this thread's stack: the address of the code, and the stack pointer there.
 #[derive(Clone, Copy)]
-struct Frame {
+pub(super) struct Frame {
     code: usize,
     sp: usize,
 }
@@ -129,31 +130,28 @@ fn has_unwinder() -> bool {
     true
 }
 
+#[expect(improper_ctypes, reason = "the unwinder passes the reference on")]
 unsafe extern "C" {
-    fn _Unwind_Backtrace(
-        visit: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
-        with: *mut c_void,
+    safe fn _Unwind_Backtrace(
+        step: extern "C" fn(&Context, &mut Visit<'_>) -> c_int,
+        visit: &mut Visit<'_>,
     ) -> c_int;
-    fn _Unwind_GetIPInfo(context: *mut c_void, is_exact: *mut c_int) -> usize;
-    fn _Unwind_GetCFA(context: *mut c_void) -> usize;
+    safe fn _Unwind_GetIPInfo(context: &Context, is_exact: &mut c_int) -> usize;
+    safe fn _Unwind_GetCFA(context: &Context) -> usize;
 }
 
 /// Called with a frame, and whether a signal interrupted its code. True ends the walk.
-type Visit<'a> = &'a mut dyn FnMut(Frame, bool) -> bool;
+pub(super) type Visit<'a> = &'a mut dyn FnMut(Frame, bool) -> bool;
 
 /// Visits the frames of this thread, from the innermost out.
-fn walk(mut visit: Visit<'_>) {
-    unsafe extern "C" fn step(context: *mut c_void, visit: *mut c_void) -> c_int {
+pub(super) fn walk(mut visit: Visit<'_>) {
+    extern "C" fn step(context: &Context, visit: &mut Visit<'_>) -> c_int {
         const GO_ON: c_int = 0;
         const STOP: c_int = 5;
         let mut is_exact = 0;
-        // SAFETY: the closure below, which lives until the walk has ended.
-        let visit = unsafe { &mut *visit.cast::<Visit<'_>>() };
-        // SAFETY: the unwinder's own context, and room for the answer.
-        let (code, sp) =
-            unsafe { (_Unwind_GetIPInfo(context, &mut is_exact), _Unwind_GetCFA(context)) };
+        let code = _Unwind_GetIPInfo(context, &mut is_exact);
+        let sp = _Unwind_GetCFA(context);
         if visit(Frame { code, sp }, is_exact != 0) { STOP } else { GO_ON }
     }
-    // SAFETY: `step` gets the closure.
-    unsafe { _Unwind_Backtrace(step, (&raw mut visit).cast()) };
+    _Unwind_Backtrace(step, &mut visit);
 }

@@ -130,14 +130,14 @@ impl<T: Slot> Table<T> {
     fn slot(&self, index: usize) -> &T {
         debug_assert!(index <= self.mask);
         // SAFETY: index is at most the mask; zero pages are valid empty slots.
-        unsafe { &*self.slots.add(index) }
+        unsafe { &*self.slots.wrapping_add(index) }
     }
 
     #[inline]
     fn slot_mut(&mut self, index: usize) -> &mut T {
         debug_assert!(index < self.capacity());
         // SAFETY: index is below the capacity; zero pages are valid empty slots.
-        unsafe { &mut *self.slots.add(index) }
+        unsafe { &mut *self.slots.wrapping_add(index) }
     }
 
     /// The value in slot `index`, if there is one.

@@ -51,7 +51,7 @@ const _: () = assert!(size_of::<Lists>() <= PAGE);
 pub struct Heap(AtomicPtr<Lists>);
 
 impl Heap {
-    pub const fn new() -> Heap {
+    pub const fn empty() -> Heap {
         Heap(AtomicPtr::new(null_mut()))
     }
 
@@ -98,12 +98,6 @@ impl Heap {
         };
         self.replace(null_mut(), fresh.cast());
         self.known()
-    }
-}
-
-impl Default for Heap {
-    fn default() -> Heap {
-        Heap::new()
     }
 }
 
@@ -263,7 +257,7 @@ mod tests {
 
     #[test]
     fn blocks_are_apart_aligned_and_used_again() {
-        let heap = Heap::new();
+        let heap = Heap::empty();
         let mut taken = Vec::new();
         // Miri takes minutes for 400.
         let count = if cfg!(miri) { 40 } else { 400 };
@@ -285,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_list_that_a_thread_has_left_is_replaced() {
-        let heap = Heap::new();
+        let heap = Heap::empty();
         let mut block = Block::new(&heap, layout(100, 8));
         std::mem::forget(heap.list(class(block.layout).unwrap()));
         let mut other = Block::new(&heap, layout(100, 8));
@@ -298,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_grows_keeps_its_content() {
-        let heap = Heap::new();
+        let heap = Heap::empty();
         let mut block = Block::new(&heap, layout(3, 8));
         block.bytes().copy_from_slice(b"abc");
         let most = if cfg!(miri) { 256 << 10 } else { 4 << 20 };
@@ -313,7 +307,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no fork")]
     fn a_lock_that_the_parent_holds_is_free_in_a_child() {
-        let heap = Heap::new();
+        let heap = Heap::empty();
         // SAFETY: the layout has a size.
         let block = unsafe { heap.alloc(layout(100, 8)) };
         let held = heap.lists().unwrap().0[class(layout(100, 8)).unwrap()].lock();

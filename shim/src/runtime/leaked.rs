@@ -6,12 +6,6 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// Empty at first. What is replaced stays where it is, since it may be in use.
 pub struct Leaked<T: 'static>(AtomicPtr<T>);
 
-impl<T> Default for Leaked<T> {
-    fn default() -> Leaked<T> {
-        Leaked::NONE
-    }
-}
-
 impl<T> Leaked<T> {
     #[allow(clippy::declare_interior_mutable_const)] // for statics
     pub const NONE: Leaked<T> = Leaked(AtomicPtr::new(null_mut()));

@@ -20,7 +20,7 @@
 
 use crate::runtime::elf;
 use crate::runtime::leaked::Leaked;
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A loaded program or library: its addresses, and the loader's record of it.
@@ -73,22 +73,16 @@ struct Variables {
     iterate: Iterate,
 }
 
-type Iterate = unsafe extern "C" fn(Callback, *mut c_void) -> c_int;
-type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+type Iterate = extern "C" fn(Callback, &mut Report<'_>) -> c_int;
+type Callback = extern "C" fn(&libc::dl_phdr_info, usize, &mut Report<'_>) -> c_int;
+type Report<'a> = &'a mut dyn FnMut(&libc::dl_phdr_info) -> bool;
 
 /// Calls `report` with each object, in load order, until it returns false.
-fn each_object<F: FnMut(&libc::dl_phdr_info) -> bool>(iterate: Iterate, mut report: F) {
-    unsafe extern "C" fn call<F: FnMut(&libc::dl_phdr_info) -> bool>(
-        info: *mut libc::dl_phdr_info,
-        _: usize,
-        report: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader's record, and the function below.
-        let (info, report) = unsafe { (&*info, &mut *report.cast::<F>()) };
+fn each_object(iterate: Iterate, mut report: Report<'_>) {
+    extern "C" fn call(info: &libc::dl_phdr_info, _: usize, report: &mut Report<'_>) -> c_int {
         c_int::from(!report(info))
     }
-    // SAFETY: `call` has the callback's type, and expects this data.
-    unsafe { iterate(call::<F>, (&raw mut report).cast()) };
+    iterate(call, &mut report);
 }
 
 impl Variables {
@@ -111,10 +105,10 @@ impl Variables {
         const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;
         let (global, bytes) = elf::startup_variable(b"_rtld_global")?;
         let iterate = elf::c_library_function(b"dl_iterate_phdr")?;
-        // SAFETY: the function of that name.
+        // SAFETY: the function of that name, which passes the loader's record and the reference on.
         let iterate = unsafe { core::mem::transmute::<usize, Iterate>(iterate) };
         let (mut ever, mut unloaded) = (0, 0);
-        each_object(iterate, |info| {
+        each_object(iterate, &mut |info| {
             (ever, unloaded) = (info.dlpi_adds, info.dlpi_subs);
             false
         });
@@ -167,7 +161,7 @@ impl Variables {
         let mut found = None;
         // The lock is recursive.
         let look = || {
-            each_object(self.iterate, |info| {
+            each_object(self.iterate, &mut |info| {
                 reported = (info.dlpi_adds << 32) | info.dlpi_adds.wrapping_sub(info.dlpi_subs);
                 // SAFETY: the list's next link, under the loader's lock.
                 let link = unsafe { elf::link(next) };

@@ -5,7 +5,6 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::transmute;
 use core::num::NonZeroUsize;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use once_cell::race::OnceNonZeroUsize;
 
 /// One of these functions.
@@ -30,8 +29,6 @@ const NAMES: [&[u8]; 7] = [
     b"pthread_setcanceltype",
 ];
 static REAL: [OnceNonZeroUsize; NAMES.len()] = [const { OnceNonZeroUsize::new() }; NAMES.len()];
-/// Read for each native stack: an atomic with a relaxed load.
-static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 
 /// Address of the real function: in the first object after this library that defines it, so that another interposer keeps
 /// its place in the chain. Looked up by the first caller; 0 if the process has none, which a later call looks up again.
@@ -47,15 +44,14 @@ pub fn real(which: Real) -> usize {
 /// name services brings it, and calls this library's `dlopen`.
 #[cold]
 fn find_anywhere(name: &[u8]) -> Option<NonZeroUsize> {
-    type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    type Open = extern "C" fn(*const c_char, c_int) -> *mut c_void;
     /// The loader's sign for a call of `dlopen`.
     const DLOPEN: c_int = c_int::MIN;
     let in_libdl = || {
         let open = elf::c_library_function(b"__libc_dlopen_mode")?;
         // SAFETY: the C library's own `dlopen`, which these versions have.
         let open = unsafe { transmute::<usize, Open>(open) };
-        // SAFETY: a C string; the handle stays open.
-        let library = unsafe { open(c"libdl.so.2".as_ptr(), libc::RTLD_NOW | DLOPEN) };
+        let library = open(c"libdl.so.2".as_ptr(), libc::RTLD_NOW | DLOPEN);
         // SAFETY: NULL, or a handle that stays open.
         unsafe { elf::Object::opened(library) }?.function(name)
     };
@@ -68,7 +64,7 @@ fn find_anywhere(name: &[u8]) -> Option<NonZeroUsize> {
 /// # Safety
 /// The contract of `dlsym`.
 pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    type Dlsym = extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
     match real(Real::Dlsym) {
         0 => null_mut(),
         // SAFETY: the C library's function of that name; the caller fulfils its contract.
@@ -81,7 +77,7 @@ pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
 /// # Safety
 /// The contract of `dlvsym`.
 pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
-    type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+    type Dlvsym = extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
     match real(Real::Dlvsym) {
         0 => null_mut(),
         // SAFETY: the C library's function of that name; the caller fulfils its contract.
@@ -94,7 +90,7 @@ pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -
 /// # Safety
 /// The contract of `dlclose`.
 pub unsafe fn dlclose(handle: *mut c_void) -> c_int {
-    type Dlclose = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
+    type Dlclose = extern "C-unwind" fn(*mut c_void) -> c_int;
     match real(Real::Dlclose) {
         0 => -1,
         // SAFETY: the C library's function of that name; the caller fulfils its contract.
@@ -104,7 +100,7 @@ pub unsafe fn dlclose(handle: *mut c_void) -> c_int {
 
 /// The real `dlopen`. A failure leaves no text for the program's `dlerror`.
 pub fn dlopen(name: &CStr, flags: c_int) -> *mut c_void {
-    type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    type Dlopen = extern "C" fn(*const c_char, c_int) -> *mut c_void;
     let handle = match real(Real::Dlopen) {
         0 => null_mut(),
         // SAFETY: the C library's function of that name, with a C string.
@@ -133,14 +129,12 @@ pub type FindObject = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 /// The real `_dl_find_object`; glibc has it from 2.35 on.
 #[inline]
 pub fn find_object() -> Option<FindObject> {
-    const NONE: usize = 1;
-    let mut known = FIND_OBJECT.load(Ordering::Relaxed);
-    if known == 0 {
-        known = elf::function_after_us(b"_dl_find_object").unwrap_or(NONE);
-        FIND_OBJECT.store(known, Ordering::Relaxed);
-    }
+    const NONE: NonZeroUsize = NonZeroUsize::MIN;
+    static KNOWN: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let find = || elf::function_after_us(b"_dl_find_object").and_then(NonZeroUsize::new);
+    let known = KNOWN.get_or_init(|| find().unwrap_or(NONE));
     // SAFETY: the function of that name.
-    (known > NONE).then(|| unsafe { transmute::<usize, FindObject>(known) })
+    (known != NONE).then(|| unsafe { transmute::<usize, FindObject>(known.get()) })
 }
 
 /// Address of the C library's `clone`, even if an object before it defines one.

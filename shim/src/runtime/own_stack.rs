@@ -10,9 +10,9 @@
 
 use crate::runtime::faults::pages_granted;
 use crate::runtime::task::{SignalsBlocked, call};
-use crate::runtime::tls::thread_block;
+use crate::runtime::tls::thread_cells;
 use crate::runtime::{hash_table, panic_boundary, reserve, stack_bounds};
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -39,9 +39,9 @@ static STACKS: [Stack; 8] = [const {
     Stack { bytes: UnsafeCell::new([0; BYTES]), is_taken, is_guarded }
 }; 8];
 
-thread_block! {
+thread_cells! {
     /// The lowest address of the separate stack that this thread is on; 0: none.
-    fn elsewhere() -> *mut usize = "vramtrace_elsewhere", 8, align 8
+    fn elsewhere() -> &Cell<usize>, 8 bytes of the block at 320
 }
 
 impl Stack {
@@ -102,8 +102,7 @@ pub fn take() -> Option<Taken> {
 
 /// Whether this thread is on a separate stack: its own, or as a task.
 fn is_ours(sp: usize) -> bool {
-    // SAFETY: this thread's own.
-    let elsewhere = unsafe { *elsewhere() };
+    let elsewhere = elsewhere().get();
     elsewhere != 0 && sp.wrapping_sub(elsewhere) < BYTES
         || STACKS.as_ptr_range().contains(&(sp as *const Stack))
 }
@@ -161,22 +160,21 @@ fn on<R>(stack: &Taken, work: impl FnOnce() -> R) -> Outcome<R> {
     let (mut work, mut outcome) = (Some(work), None);
     let mut enter = || outcome = work.take().map(panic_boundary::catch);
     let mut enter: &mut dyn FnMut() = &mut enter;
-    // SAFETY: this thread has taken the stack until the switch returns; `call` gets a closure.
-    unsafe {
-        let before = elsewhere().replace(stack.low);
-        switch(call, (&raw mut enter).cast(), stack.top());
-        *elsewhere() = before;
-    }
+    let before = elsewhere().replace(stack.low);
+    // SAFETY: this thread has taken the stack until the switch returns.
+    unsafe { switch(call, &mut enter, stack.top()) };
+    elsewhere().set(before);
     outcome.unwrap_or_else(|| Err(Box::new("work on a stack of ours did not end")))
 }
 
-/// What [`switch`] calls.
-type Entry = unsafe extern "C" fn(*const c_void);
+/// What [`switch`] calls, with this argument.
+type Entry = extern "C" fn(Work<'_>);
+type Work<'a> = &'a mut &'a mut dyn FnMut();
 
-/// Calls `work(data)` with the stack pointer at `top`. Unwinders follow the frame pointer.
+/// Calls `enter(work)` with the stack pointer at `top`. Unwinders follow the frame pointer.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C" fn switch(work: Entry, data: *const c_void, top: usize) {
+unsafe extern "C" fn switch(enter: Entry, work: Work<'_>, top: usize) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         "endbr64",
@@ -199,7 +197,7 @@ unsafe extern "C" fn switch(work: Entry, data: *const c_void, top: usize) {
 
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C" fn switch(work: Entry, data: *const c_void, top: usize) {
+unsafe extern "C" fn switch(enter: Entry, work: Work<'_>, top: usize) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         // `bti c`

@@ -18,10 +18,14 @@ unsafe extern "C-unwind" {
     fn _Unwind_RaiseException(exception: *mut c_void) -> c_int;
 }
 unsafe extern "C" {
-    fn _Unwind_GetLanguageSpecificData(context: *mut c_void) -> usize;
-    fn _Unwind_SetGR(context: *mut c_void, register: c_int, value: usize);
-    fn _Unwind_SetIP(context: *mut c_void, address: usize);
+    safe fn _Unwind_GetLanguageSpecificData(context: &Context) -> usize;
+    fn _Unwind_SetGR(context: &mut Context, register: c_int, value: usize);
+    fn _Unwind_SetIP(context: &mut Context, address: usize);
 }
+
+/// The unwinder's, of the frame at which it is.
+#[repr(C)]
+pub struct Context([u8; 0]);
 
 /// As `catch_unwind`, for panics of this library alone.
 #[inline]
@@ -181,7 +185,7 @@ pub unsafe extern "C" fn personality(
     actions: c_int,
     class: u64,
     exception: *mut c_void,
-    context: *mut c_void,
+    context: &mut Context,
 ) -> c_int {
     if !RUST.contains(&class) || actions & FORCED != 0 {
         return GO_ON;
@@ -192,13 +196,13 @@ pub unsafe extern "C" fn personality(
     if actions & HANDLER_FRAME == 0 {
         return GO_ON;
     }
-    // SAFETY: the unwinder's own context.
-    unsafe {
-        _Unwind_SetGR(context, RESULT, exception as usize);
-        // Another naked function may have another landing pad.
-        let own = _Unwind_GetLanguageSpecificData(context);
-        _Unwind_SetIP(context, if own == 0 { landing as *const () as usize } else { own });
-    }
+    // Another naked function may have another landing pad.
+    let own = _Unwind_GetLanguageSpecificData(context);
+    let pad = if own == 0 { landing as *const () as usize } else { own };
+    // SAFETY: the register in which the landing pad finds the exception.
+    unsafe { _Unwind_SetGR(context, RESULT, exception as usize) };
+    // SAFETY: the landing pad of the frame.
+    unsafe { _Unwind_SetIP(context, pad) };
     INSTALL_CONTEXT
 }
 

@@ -81,17 +81,6 @@ impl Table {
         self.open_from(libc::AT_FDCWD, name, flags | libc::O_NOFOLLOW, mode)
     }
 
-    /// As [`Table::open`], in an open directory.
-    pub fn open_in(
-        &self,
-        directory: &Opened,
-        name: &CStr,
-        flags: i32,
-        mode: libc::mode_t,
-    ) -> Result<Opened<'_>, i32> {
-        self.open_from(directory.number, name, flags | libc::O_NOFOLLOW, mode)
-    }
-
     /// Opens the same file again, with other flags. Needs /proc.
     pub fn open_again(&self, opened: &Opened, flags: i32) -> Result<Opened<'_>, i32> {
         let mut name = [0u8; 32];
@@ -100,7 +89,8 @@ impl Table {
         self.open_from(libc::AT_FDCWD, name, flags, 0)
     }
 
-    fn open_from(
+    /// From a directory: one that is open, or AT_FDCWD.
+    pub fn open_from(
         &self,
         directory: i32,
         name: &CStr,
@@ -198,8 +188,8 @@ fn start(is_copied: bool, mut enter: &mut dyn FnMut()) -> Result<(), NoTask> {
     // Within the stack: debuggers and Valgrind find a stack by the mapping of its pointer.
     let top = stack.top() - 64;
     let place = Place { stack: top, thread_pointer: thread_pointer(), number: &number };
-    // SAFETY: `call` gets a closure. This thread waits while the task uses its storage.
-    let made = unsafe { task::start(files, place, task::call, (&raw mut enter).cast()) };
+    // SAFETY: this thread waits while the task uses its storage, and the closure.
+    let made = unsafe { task::start(files, place, task::call, &mut enter) };
     task::wait(&number, made.map_err(|errno| NoTask { errno })?, None);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Reads memory that may not be there, without a fault.
 
 use crate::runtime::errno;
-use core::ffi::c_void;
+use core::ffi::{c_long, c_void};
 
 /// The eight bytes at this address. `None`: they cannot be read. System calls: for cold paths.
 ///
@@ -29,29 +29,25 @@ pub struct Forbidden;
 pub fn copied<const N: usize>(address: usize) -> Result<Option<[u8; N]>, Forbidden> {
     let kept = errno::get();
     let mut bytes = [0u8; N];
-    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: N };
-    let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: N };
-    let one = 1usize;
-    // SAFETY: there is room for what the kernel copies; it reads what it can. Made directly: a sanitizer's runtime has its
-    // own version of the C library's function, which does not work before it is initialized.
-    let read = unsafe {
-        let process = libc::syscall(libc::SYS_getpid);
-        libc::syscall(
-            libc::SYS_process_vm_readv,
-            process,
-            &raw const local,
-            one,
-            &raw const remote,
-            one,
-            0usize,
-        )
-    };
-    let copied = match read {
+    let place = libc::iovec { iov_base: address as *mut c_void, iov_len: N };
+    let copied = match copy(&mut bytes, &[place]) {
         -1 if errno::get() != libc::EFAULT => Err(Forbidden),
         read => Ok((read == N as i64).then_some(bytes)),
     };
     errno::set(kept);
     copied
+}
+
+/// Copies what can be read at these places, up to the first that cannot, and returns how many bytes. -1: errno says why.
+///
+/// The call is made directly: a sanitizer's runtime has its own version of the C library's function, which does not work before
+/// it is initialized.
+pub(super) fn copy(into: &mut [u8], places: &[libc::iovec]) -> c_long {
+    let (process, number) = (std::process::id(), libc::SYS_process_vm_readv);
+    let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let (places, count) = (places.as_ptr(), places.len());
+    // SAFETY: there is room for what the kernel copies; it reads what it can.
+    unsafe { libc::syscall(number, process, &raw const local, 1usize, places, count, 0usize) }
 }
 
 fn exists(page: usize) -> bool {

@@ -63,17 +63,14 @@ pub fn open<'t>(
     name: &CStr,
     flags: i32,
 ) -> Result<Opened<'t>, Wrong> {
-    let opened = table.open_in(directory, name, flags, 0o600);
-    opened.map_err(|errno| open_error(directory.number(), name, errno))
+    let (directory, flags) = (directory.number(), flags | libc::O_NOFOLLOW);
+    let opened = table.open_from(directory, name, flags, 0o600);
+    opened.map_err(|errno| open_error(directory, name, errno))
 }
 
 /// Removes a file from a directory.
 pub fn remove(directory: &Opened, name: &CStr) -> Result<(), Wrong> {
-    // SAFETY: a C string.
-    match unsafe { libc::unlinkat(directory.number(), name.as_ptr(), 0) } {
-        0 => Ok(()),
-        _ => Err(errno()),
-    }
+    system::unlink(directory.number(), name).then_some(()).ok_or_else(errno)
 }
 
 /// Opens a directory that must be this user's, not accessible to others, no link, and in memory.
@@ -119,8 +116,10 @@ fn open_error(directory: i32, name: &CStr, errno: i32) -> Wrong {
 
 /// The effective user.
 pub fn user() -> u32 {
-    // SAFETY: has no arguments and always succeeds.
-    unsafe { libc::geteuid() }
+    unsafe extern "C" {
+        safe fn geteuid() -> u32;
+    }
+    geteuid()
 }
 
 pub fn errno() -> Wrong {

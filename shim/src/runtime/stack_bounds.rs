@@ -1,11 +1,10 @@
 //! The bounds of this thread's stack.
 
 use crate::runtime::tls::{thread_cells, thread_pointer};
-use crate::runtime::{elf, loader};
+use crate::runtime::{elf, loader, readable, system};
 use once_cell::race::OnceNonZeroUsize;
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 
 /// Kept for each thread. A thread has one stack for life, in a forked child too.
@@ -123,7 +122,7 @@ fn descriptor_pair(sp: usize) -> Option<(usize, usize)> {
         false => thread_pointer(),
     };
     // SAFETY: the descriptor is this thread's and has so many words. Other threads may write some.
-    let word = |n: usize| unsafe { (descriptor as *const usize).add(n).read_volatile() };
+    let word = |n: usize| unsafe { (descriptor as *const usize).wrapping_add(n).read_volatile() };
     (0..words.saturating_sub(2)).find_map(|n| {
         let (low, size) = (word(n), word(n + 1));
         let fits = size <= LARGEST
@@ -154,12 +153,9 @@ fn descriptor_words() -> Option<usize> {
 
 /// A number of a variable that the C library exports for debuggers from glibc 2.34 on. Before, it was always `before`.
 pub(super) fn for_debuggers(variable: &[u8], number: usize, before: u32) -> Option<u32> {
-    match elf::startup_variable(variable) {
-        // SAFETY: constants of the C library's.
-        Some((at, _)) => Some(unsafe { *(at as *const u32).wrapping_add(number) }),
-        // glibc 2.35 has this function. It was looked for at load; a search takes more of a small stack.
-        None => loader::find_object().is_none().then_some(before),
-    }
+    // glibc 2.35 has this function. It was looked for at load; a search takes more of a small stack.
+    elf::startup_value(variable, number)
+        .or_else(|| loader::find_object().is_none().then_some(before))
 }
 
 fn of_main_thread(sp: usize) -> Option<(usize, usize)> {
@@ -173,14 +169,7 @@ fn of_main_thread(sp: usize) -> Option<(usize, usize)> {
     if sp >= end || end - sp >= NEAR {
         return None;
     }
-    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
-    // SAFETY: room for the answer.
-    let limit = unsafe {
-        match libc::getrlimit(libc::RLIMIT_STACK, limit.as_mut_ptr()) {
-            0 => limit.assume_init().rlim_cur as usize,
-            _ => 8 << 20,
-        }
-    };
+    let limit = system::limit(libc::RLIMIT_STACK).unwrap_or(8 << 20) as usize;
     Some((end.saturating_sub(limit.min(NEAR)), end))
 }
 
@@ -198,12 +187,8 @@ pub(super) fn mapped_pages<const PAGES: usize>(first: usize, count: usize) -> us
         iov_base: (first + n * PAGE) as *mut c_void,
         iov_len: 1,
     });
-    let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: PAGES };
-    // SAFETY: the kernel copies a byte of each readable page into `byte`, and returns their number.
-    let read = unsafe {
-        libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), count as u64, 0)
-    };
-    usize::try_from(read).unwrap_or(0)
+    // A byte of each page.
+    usize::try_from(readable::copy(&mut byte, &remote[..count])).unwrap_or(0)
 }
 
 #[cfg(test)]

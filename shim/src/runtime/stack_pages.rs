@@ -2,19 +2,14 @@
 //! and the gap between two stacks cannot be read.
 
 use crate::runtime::stack_bounds::{PAGE, mapped_pages};
-use core::mem::MaybeUninit;
 use core::ops::Range;
+use core::ptr::{null, null_mut};
 
 /// This thread's alternate signal stack, if it has one.
 pub fn signal_stack() -> Option<Range<usize>> {
-    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    let mut stack = libc::stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
     // SAFETY: a query with room for the answer; nothing is changed.
-    let stack = unsafe {
-        match libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) {
-            0 => stack.assume_init(),
-            _ => return None,
-        }
-    };
+    unsafe { libc::sigaltstack(null(), &mut stack) };
     let start = stack.ss_sp as usize;
     (stack.ss_flags & libc::SS_DISABLE == 0).then(|| start..start + stack.ss_size)
 }

@@ -45,9 +45,10 @@ pub fn flock(number: c_int, how: c_int) -> bool {
     unsafe { syscall(libc::SYS_flock, number, how) == 0 }
 }
 
-pub fn unlink(name: &CStr) -> bool {
+/// Of a directory: one that is open, or AT_FDCWD.
+pub fn unlink(directory: c_int, name: &CStr) -> bool {
     // SAFETY: a C string.
-    unsafe { syscall(libc::SYS_unlinkat, libc::AT_FDCWD, name.as_ptr(), 0) == 0 }
+    unsafe { syscall(libc::SYS_unlinkat, directory, name.as_ptr(), 0) == 0 }
 }
 
 /// Whether a process, or one that has ended and was not waited for, has this pid.
@@ -64,15 +65,18 @@ pub fn stat_of_name(directory: c_int, name: &CStr) -> Option<libc::stat> {
     filled(|stat| unsafe { syscall(libc::SYS_newfstatat, directory, name.as_ptr(), stat, flags) })
 }
 
+/// A limit of this process's. `None`: it is not known.
+pub fn limit(of: libc::__rlimit_resource_t) -> Option<u64> {
+    unsafe extern "C" {
+        safe fn getrlimit(of: libc::__rlimit_resource_t, limit: &mut libc::rlimit) -> c_int;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    (getrlimit(of, &mut limit) == 0).then_some(limit.rlim_cur)
+}
+
 pub fn fstatfs(number: c_int) -> Option<libc::statfs> {
     // SAFETY: as above.
     filled(|stat| unsafe { syscall(libc::SYS_fstatfs, number, stat) })
-}
-
-/// The file system that this name is on. `None`: errno says why.
-pub fn statfs_of_name(name: &CStr) -> Option<libc::statfs> {
-    // SAFETY: a C string, and a structure as above.
-    filled(|stat| unsafe { syscall(libc::SYS_statfs, name.as_ptr(), stat) })
 }
 
 /// What the kernel answers about a shared segment: a number, and for some commands a record. `None`: errno says why.
@@ -126,14 +130,4 @@ pub fn pwrite(number: c_int, part: Part, done: usize, at: i64) -> isize {
     let (from, rest) = (from.wrapping_add(done), part.size().saturating_sub(done));
     // SAFETY: the rest of the part is readable.
     unsafe { syscall(libc::SYS_pwrite64, number, from, rest, at) as isize }
-}
-
-/// # Safety
-/// Each part is readable.
-pub unsafe fn pwritev(number: c_int, parts: &[libc::iovec], at: i64) -> isize {
-    // SAFETY: the caller's contract. On machines of 64 bits the kernel takes the offset from the first word.
-    unsafe {
-        let count = parts.len() as c_long;
-        syscall(libc::SYS_pwritev, number, parts.as_ptr(), count, at, 0 as c_long) as isize
-    }
 }

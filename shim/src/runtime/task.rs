@@ -14,13 +14,14 @@
 //! it), and clears it at the task's end. The C library says to debuggers where the word is.
 
 use crate::runtime::stack_bounds::for_debuggers;
+use crate::runtime::thread_slot::tid;
 use crate::runtime::tls::thread_pointer;
 use crate::runtime::{elf, errno, futex, loader};
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const STACK: usize = 1 << 20;
@@ -68,8 +69,8 @@ pub type Work = Box<dyn FnOnce() + Send>;
 struct Birth {
     thread_pointer: AtomicUsize,
     frame: AtomicUsize,
-    /// Where its number is; 0: not found.
-    number_at: AtomicUsize,
+    /// Where its number is in its control block; null: not found.
+    number_at: AtomicPtr<u32>,
     /// The last that it states.
     number: AtomicU32,
 }
@@ -89,7 +90,7 @@ impl Storage {
             (Instant::now() < until).then_some(())?;
             std::thread::sleep(Duration::from_micros(20));
         }
-        let at = birth.number_at.load(Ordering::Relaxed) as *mut u32;
+        let at = birth.number_at.load(Ordering::Relaxed);
         // SAFETY: a word of the control block, which stays: the thread is never joined.
         let number = (!at.is_null()).then(|| unsafe { AtomicU32::from_ptr(at) })?;
         wait(number, task(), Some(until)).then_some(())?;
@@ -108,7 +109,7 @@ impl Storage {
         let Storage { stack, thread_pointer, number, .. } = *self;
         let place = Place { stack, thread_pointer, number };
         // SAFETY: the storage is never freed, and the caller states that no task uses it.
-        let task = unsafe { start(libc::CLONE_FILES, place, run_task, (&raw const *self).cast()) };
+        let task = unsafe { start(libc::CLONE_FILES, place, run_task, self) };
         if task.is_err() {
             self.work.take();
         }
@@ -127,9 +128,7 @@ impl Storage {
 }
 
 /// The first function of a task.
-unsafe extern "C" fn run_task(storage: *const c_void) {
-    // SAFETY: `start` passes storage that is never freed.
-    let storage = unsafe { &*storage.cast::<Storage>() };
+extern "C" fn run_task(storage: &'static Storage) {
     if let Some(area) = storage.sequences {
         // SAFETY: the C library's own area of this storage, which no other task has registered.
         unsafe { libc::syscall(SYS_RSEQ, area, SEQUENCES_SIZE, 0, SEQUENCES_SIGNATURE) };
@@ -140,63 +139,54 @@ unsafe extern "C" fn run_task(storage: *const c_void) {
 }
 
 /// All that the thread does: it states where its storage is.
-extern "C" fn be_born(birth: *mut c_void) -> *mut c_void {
-    // SAFETY: leaked by `Storage::make`.
-    let birth = unsafe { &*birth.cast::<Birth>() };
-    let number = thread_number();
+extern "C" fn be_born(birth: &'static Birth) -> *mut c_void {
+    unsafe extern "C" {
+        safe fn pthread_self() -> *mut u8;
+    }
+    let number = tid() as u32;
     birth.thread_pointer.store(thread_pointer(), Ordering::Relaxed);
     birth.frame.store((&raw const number).addr(), Ordering::Relaxed);
-    // SAFETY: takes no arguments.
-    let block = unsafe { libc::pthread_self() } as usize;
-    let at = for_debuggers(b"_thread_db_pthread_tid", 2, NUMBER_AT).map(|at| block + at as usize);
+    let distance = for_debuggers(b"_thread_db_pthread_tid", 2, NUMBER_AT);
+    let at = distance.map(|at| pthread_self().wrapping_add(at as usize).cast::<u32>());
     // SAFETY: a word of this thread's control block.
-    let is_it = |at: &usize| unsafe { (*at as *const u32).read_volatile() } == number;
-    birth.number_at.store(at.filter(is_it).unwrap_or(0), Ordering::Relaxed);
+    let at = at.filter(|at| unsafe { at.read_volatile() } == number);
+    birth.number_at.store(at.unwrap_or(null_mut()), Ordering::Relaxed);
     birth.number.store(number, Ordering::Release);
     null_mut()
 }
 
 /// Makes a thread that takes no signal and is never joined: so the C library keeps its stack.
 fn make_thread(birth: &'static Birth) -> bool {
-    type Create = unsafe extern "C" fn(
-        *mut libc::pthread_t,
-        *const libc::pthread_attr_t,
-        extern "C" fn(*mut c_void) -> *mut c_void,
-        *mut c_void,
-    ) -> c_int;
+    type Attributes = MaybeUninit<libc::pthread_attr_t>;
+    type Start = extern "C" fn(&'static Birth) -> *mut c_void;
+    type Create = extern "C" fn(&mut libc::pthread_t, &Attributes, Start, &'static Birth) -> c_int;
+    unsafe extern "C" {
+        safe fn pthread_attr_init(attributes: &mut Attributes) -> c_int;
+        safe fn pthread_attr_setstacksize(attributes: &mut Attributes, bytes: usize) -> c_int;
+    }
     // Not a sanitizer's, which reports threads that are not joined. Before glibc 2.34 it is libpthread's.
     let create = elf::c_library_function(b"pthread_create");
-    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-    let mut thread = 0;
-    // SAFETY: the C library's functions.
-    unsafe {
-        let create: Create = match create {
-            Some(create) => core::mem::transmute::<usize, Create>(create),
-            None => libc::pthread_create,
-        };
-        if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
-            return false;
-        }
-        let attributes = attributes.as_mut_ptr();
-        libc::pthread_attr_setstacksize(attributes, STACK);
-        let _blocked = SignalsBlocked::new();
-        // The attributes hold no memory, and are left: below glibc 2.32 destroying them calls the
-        // program's free().
-        create(&mut thread, attributes, be_born, (&raw const *birth).cast_mut().cast()) == 0
+    let create = create.unwrap_or(libc::pthread_create as *const () as usize);
+    // SAFETY: the C library's function, which passes the reference on.
+    let create = unsafe { core::mem::transmute::<usize, Create>(create) };
+    let (mut attributes, mut thread) = (MaybeUninit::uninit(), 0);
+    if pthread_attr_init(&mut attributes) != 0 {
+        return false;
     }
+    pthread_attr_setstacksize(&mut attributes, STACK);
+    let _blocked = SignalsBlocked::new();
+    // The attributes hold no memory, and are left: below glibc 2.32 destroying them calls the
+    // program's free().
+    create(&mut thread, &attributes, be_born, birth) == 0
 }
 
 /// Where the C library keeps the area for restartable sequences of the thread with this pointer. An
 /// allocator may use it; a task that has none must not look as if it had.
 fn sequences(thread_pointer: usize) -> Option<usize> {
-    // SAFETY: variables of the C library, from glibc 2.35 on.
-    unsafe {
-        let (offset, _) = elf::startup_variable(b"__rseq_offset")?;
-        let (size, _) = elf::startup_variable(b"__rseq_size")?;
-        let is_used = *(size as *const u32) != 0;
-        let area = thread_pointer.wrapping_add_signed(*(offset as *const isize));
-        is_used.then_some(area)
-    }
+    // glibc has these from 2.35 on.
+    let offset: u64 = elf::startup_value(b"__rseq_offset", 0)?;
+    let size: u32 = elf::startup_value(b"__rseq_size", 0)?;
+    (size != 0).then_some(thread_pointer.wrapping_add(offset as usize))
 }
 
 /// Waits until the task has ended, and the system counts it no more: that takes the kernel a few microseconds after the
@@ -228,11 +218,6 @@ pub fn wait(number: &AtomicU32, task: u32, until: Option<Instant>) -> bool {
         }
     }
     true
-}
-
-pub fn thread_number() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
 /// While it lives, this thread takes no signal but SIGSYS, and its tasks neither: a handler of the program's would run
@@ -272,13 +257,9 @@ pub fn change_mask(how: c_int, mask: u64) -> Option<u64> {
     (changed == 0).then_some(before)
 }
 
-/// Calls the closure that `closure` points to: for a task, or on another stack.
-///
-/// # Safety
-/// It is a `&mut dyn FnMut()` that nobody else uses meanwhile.
-pub unsafe extern "C" fn call(closure: *const c_void) {
-    // SAFETY: as the caller states.
-    unsafe { (*closure.cast_mut().cast::<&mut dyn FnMut()>())() }
+/// Calls a closure: for a task, or on another stack.
+pub extern "C" fn call(closure: &mut &mut dyn FnMut()) {
+    closure();
 }
 
 /// What a task shares with the process, apart from the table of descriptors (`CLONE_FILES`).
@@ -306,36 +287,36 @@ pub struct Place<'a> {
 /// The C library marks that the task's frames end there, for an allocator that records stacks.
 ///
 /// # Safety
-/// Nobody uses the place until the task has ended. `run` may be called with `argument`.
-pub unsafe fn start(
+/// Nobody uses the place, and what `argument` refers to, until the task has ended.
+pub unsafe fn start<T>(
     files: c_int,
     place: Place<'_>,
-    run: unsafe extern "C" fn(*const c_void),
-    argument: *const c_void,
+    run: extern "C" fn(T),
+    argument: T,
 ) -> Result<u32, i32> {
     /// The last argument is where the number is cleared.
-    type Clone = unsafe extern "C" fn(
-        unsafe extern "C" fn(*const c_void),
+    type Clone<'a, T> = extern "C" fn(
+        extern "C" fn(T),
         usize,
         c_int,
-        *const c_void,
-        *mut u32,
+        T,
+        &'a AtomicU32,
         usize,
-        *mut u32,
+        &'a AtomicU32,
     ) -> c_int;
+    const { assert!(size_of::<T>() == size_of::<usize>(), "a reference") };
+    let Place { stack, thread_pointer, number } = place;
     let clone = loader::clone().ok_or(libc::ENOSYS)?;
-    let (flags, number) = (SHARED | files, place.number.as_ptr());
-    // SAFETY: the C library's function.
-    let clone = unsafe { core::mem::transmute::<usize, Clone>(clone) };
-    // SAFETY: as the caller states.
-    let made =
-        unsafe { clone(run, place.stack, flags, argument, number, place.thread_pointer, number) };
+    // SAFETY: the C library's function, which passes the reference on. The caller states the rest.
+    let clone = unsafe { core::mem::transmute::<usize, Clone<'_, T>>(clone) };
+    let made = clone(run, stack, SHARED | files, argument, number, thread_pointer, number);
     u32::try_from(made).map_err(|_| errno::get())
 }
 
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::runtime::handler_exit;
     use std::sync::Arc;
 
     #[derive(Default)]
@@ -345,7 +326,7 @@ mod tests {
     }
 
     fn look(seen: &Seen) {
-        seen.number.store(thread_number(), Ordering::Relaxed);
+        seen.number.store(tid() as u32, Ordering::Relaxed);
         seen.pointer.store(thread_pointer(), Ordering::Relaxed);
         // The C library's locks know the task by its number.
         static ONE: std::sync::Mutex<u32> = std::sync::Mutex::new(0);
@@ -361,22 +342,8 @@ mod tests {
         const ABOVE: usize = 1 << 10;
         static FRAMES: AtomicUsize = AtomicUsize::new(0);
 
-        unsafe extern "C" {
-            fn _Unwind_Backtrace(
-                each: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int,
-                data: *mut c_void,
-            ) -> c_int;
-        }
-
-        unsafe extern "C" fn each(_: *mut c_void, _: *mut c_void) -> c_int {
-            let frames = FRAMES.fetch_add(1, Ordering::Relaxed);
-            // _URC_NO_REASON, _URC_NORMAL_STOP
-            if frames < 1000 { 0 } else { 4 }
-        }
-
-        unsafe extern "C" fn walk(_: *const c_void) {
-            // SAFETY: walks this task's stack.
-            unsafe { _Unwind_Backtrace(each, null_mut()) };
+        extern "C" fn walk(_: &()) {
+            handler_exit::walk(&mut |_, _| FRAMES.fetch_add(1, Ordering::Relaxed) >= 1000);
         }
 
         let ended = testkit::in_child(|| {
@@ -387,7 +354,7 @@ mod tests {
             let task = unsafe {
                 let (stack, thread_pointer) = (top as usize & !15, thread_pointer());
                 let place = Place { stack, thread_pointer, number: &number };
-                start(libc::CLONE_FILES, place, walk, null_mut())
+                start(libc::CLONE_FILES, place, walk, &())
             };
             let has_ended = wait(&number, task.unwrap(), None);
             let frames = FRAMES.load(Ordering::Relaxed);

@@ -93,9 +93,9 @@ pub(crate) use thread_cells;
 
 // What calls use of their thread. On the first line of the cache what each call does: bytes 0 to 40 are `driver/depth.rs`'s, 44
 // to 48 `fallible.rs`'s, 48 to 64 `thread_slot.rs`'s. To 256 there is what that file notes for the
-// thread's next block; then `private_table.rs`'s and `lock.rs`'s, with eight bytes each, and
-// `stack_bounds.rs`'s and `handler_exit.rs`'s, with 24 bytes each.
-thread_block!(pub fn block() -> *mut u8 = "vramtrace_thread", 320, align 64);
+// thread's next block; then `private_table.rs`'s and `lock.rs`'s, with eight bytes each,
+// `stack_bounds.rs`'s and `handler_exit.rs`'s, with 24 bytes each, and `own_stack.rs`'s and `driver/depth.rs`'s, with eight.
+thread_block!(pub fn block() -> *mut u8 = "vramtrace_thread", 336, align 64);
 
 #[cfg(miri)]
 pub fn thread_pointer() -> usize {

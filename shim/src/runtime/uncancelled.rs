@@ -10,11 +10,10 @@ use core::ffi::c_int;
 /// Sets whether this thread can be cancelled. Returns the state before.
 fn set_state(state: c_int) -> c_int {
     unsafe extern "C" {
-        fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+        safe fn pthread_setcancelstate(state: c_int, old: &mut c_int) -> c_int;
     }
     let mut before = 0;
-    // SAFETY: room for the answer.
-    unsafe { pthread_setcancelstate(state, &mut before) };
+    pthread_setcancelstate(state, &mut before);
     before
 }
 const DISABLE: c_int = 1;
@@ -22,7 +21,7 @@ const DISABLE: c_int = 1;
 /// Sets the type of this thread's cancellation by the real function, which this library interposes. A
 /// request that is pending takes effect here if the type becomes asynchronous.
 pub fn set_cancel_type(kind: c_int) {
-    type Set = unsafe extern "C-unwind" fn(c_int, *mut c_int) -> c_int;
+    type Set = extern "C-unwind" fn(c_int, *mut c_int) -> c_int;
     let real = loader::real(Real::SetCancelType);
     if real != 0 {
         // SAFETY: the C library's function; null is no room for an answer.

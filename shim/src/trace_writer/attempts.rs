@@ -9,7 +9,7 @@ use super::failure::Failure;
 use crate::runtime::clock;
 use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
-use crate::runtime::task::thread_number;
+use crate::runtime::thread_slot::tid;
 
 const FIRST_NS: u64 = 100_000_000;
 const MOST_NS: u64 = 60_000_000_000;
@@ -23,7 +23,7 @@ pub struct Attempts(Lock<Failed>);
 #[derive(Default)]
 struct Failed {
     last: Option<Failure>,
-    threads: Vec<u32>,
+    threads: Vec<i32>,
     pause_ns: u64,
     due_ns: u64,
 }
@@ -34,7 +34,7 @@ impl Attempts {
         let mut failed = self.0.lock();
         if let Some(last) = failed.last
             && clock::mono_ns() < failed.due_ns
-            && (failed.threads.len() == THREADS || failed.threads.contains(&thread_number()))
+            && (failed.threads.len() == THREADS || failed.threads.contains(&tid()))
         {
             return Err(last);
         }
@@ -46,7 +46,7 @@ impl Attempts {
                 failed.last = Some(failure);
                 failed.pause_ns = (2 * failed.pause_ns).clamp(FIRST_NS, MOST_NS);
                 failed.due_ns = clock::mono_ns() + failed.pause_ns;
-                let _ = failed.threads.try_push(thread_number());
+                let _ = failed.threads.try_push(tid());
             }
             _ if failed.last.is_some() => *failed = Failed::default(),
             _ => {}

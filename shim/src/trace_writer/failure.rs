@@ -1,5 +1,7 @@
 //! Why a file could not be used, for the `Stopped` record and the line on stderr.
 
+use crate::runtime::errno;
+use crate::runtime::private_table::NoTask;
 use std::fmt;
 use vramtrace_format::StopReason;
 
@@ -25,7 +27,7 @@ impl Failure {
 
     /// The failure of the last system call, by errno.
     pub fn last(otherwise: StopReason) -> Failure {
-        Failure::of(errno(), otherwise)
+        Failure::of(errno::get(), otherwise)
     }
 
     pub fn of(errno: i32, otherwise: StopReason) -> Failure {
@@ -38,8 +40,10 @@ impl Failure {
     }
 }
 
-pub fn errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+impl From<NoTask> for Failure {
+    fn from(NoTask { errno }: NoTask) -> Failure {
+        Failure { reason: StopReason::NoTask, errno }
+    }
 }
 
 impl fmt::Display for Failure {

@@ -2,9 +2,10 @@
 //! (`runtime/private_table.rs`). It is never mapped: otherwise another process that truncates it would
 //! end the program (SIGBUS). Windows reach it by `pwrite`.
 
-use super::failure::{Failure, errno};
+use super::failure::Failure;
 use super::name::numbered;
-use super::named_file::{NamedFile, allocate, within_limit, write};
+use super::named_file::{NamedFile, ZEROS, allocate, within_limit, write};
+use crate::runtime::errno;
 use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system::{self, Part};
 use std::path::Path;
@@ -178,14 +179,14 @@ impl<'t> OpenFile<'_, 't> {
                     return Ok(());
                 }
                 got if got > 0 => done += got as usize,
-                _ if errno() == libc::EINTR => {}
+                _ if errno::get() == libc::EINTR => {}
                 _ => return Err(Failure::last(StopReason::WriteFailed)),
             }
         }
         Ok(())
     }
 
-    /// Zeroes a range, and frees its blocks if the filesystem can.
+    /// Zeroes a range of slots, and frees its blocks if the filesystem can.
     pub fn erase(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
         if self.file.punches.load(Ordering::Relaxed) {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -196,13 +197,7 @@ impl<'t> OpenFile<'_, 't> {
                 other => return other,
             }
         }
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-        let mut done = 0;
-        while done < bytes {
-            let part = ZEROS.len().min((bytes - done) as usize);
-            self.write_bytes(&ZEROS[..part], offset + done)?;
-            done += part as u64;
-        }
-        Ok(())
+        let mut places = (offset..offset + bytes).step_by(ZEROS.len());
+        places.try_for_each(|at| self.write_bytes(&ZEROS, at))
     }
 }

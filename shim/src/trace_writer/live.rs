@@ -147,7 +147,7 @@ impl PublishedPage {
     pub fn end(&self) {
         self.page.set_state(LiveState::Ended);
         // The file is ours by its name.
-        system::unlink(&self.path);
+        system::unlink(libc::AT_FDCWD, &self.path);
     }
 }
 

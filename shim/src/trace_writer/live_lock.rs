@@ -19,7 +19,7 @@ pub struct LiveLock {
 
 impl LiveLock {
     pub fn new() -> LiveLock {
-        LiveLock { place: Leaked::default() }
+        LiveLock { place: Leaked::NONE }
     }
 
     /// Takes the lock on the file that `open` opens for reading and writing, unless it is taken. False: the system
@@ -52,29 +52,22 @@ impl LiveLock {
     }
 }
 
-fn whole_file() -> libc::flock {
-    // SAFETY: a structure for which zeros are a value.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as i16;
-    lock.l_whence = libc::SEEK_SET as i16;
-    lock
-}
-
 /// Whether somebody holds a lock; this process does so by another description. `None`: the system has no such locks.
 pub fn is_locked(file: &Opened) -> Option<bool> {
-    let mut found = whole_file();
-    // SAFETY: a structure of our own. The C library's wrapper of fcntl may be the program's.
-    let asked =
-        unsafe { libc::syscall(libc::SYS_fcntl, file.number(), libc::F_OFD_GETLK, &raw mut found) };
-    (asked == 0).then_some(found.l_type != libc::F_UNLCK as i16)
+    call(file, libc::F_OFD_GETLK).map(|found| found != libc::F_UNLCK)
 }
 
 fn lock(file: &Opened) -> bool {
-    let wanted = whole_file();
-    // SAFETY: as above.
-    unsafe {
-        libc::syscall(libc::SYS_fcntl, file.number(), libc::F_OFD_SETLK, &raw const wanted) == 0
-    }
+    call(file, libc::F_OFD_SETLK).is_some()
+}
+
+/// A call about a lock for writing on the whole file. Returns the type of the lock that it answers with.
+fn call(file: &Opened, command: i32) -> Option<i32> {
+    let (l_type, l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
+    let mut lock = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    // SAFETY: a structure of our own. The C library's wrapper of fcntl may be the program's.
+    let done = unsafe { libc::syscall(libc::SYS_fcntl, file.number(), command, &raw mut lock) };
+    (done == 0).then_some(lock.l_type.into())
 }
 
 #[cfg(test)]

@@ -35,8 +35,7 @@ mod tests;
 
 use crate::capture::definitions::{DefinitionLocation, DefinitionSink};
 use crate::config::{Config, Out};
-use crate::driver::depth::inside;
-use crate::driver::functions::driver;
+use crate::driver::functions::{answer, driver};
 use crate::model::ledger::Sink;
 use crate::runtime::clock::{self, ProcessClock};
 use crate::runtime::fallible::TryPush;
@@ -136,7 +135,7 @@ impl TraceWriter {
         TraceWriter {
             short: ShortWindow::default(),
             state: AtomicU32::new(if off { SILENT } else { UNOPENED }),
-            trace: Leaked::default(),
+            trace: Leaked::NONE,
             held: Held::default(),
             clock: ProcessClock::start(),
             start_unix_ns: clock::unix_ns(),
@@ -151,8 +150,8 @@ impl TraceWriter {
             threads: AtomicU32::new(0),
             pending: Lock::new(Pending::default()),
             maintenance: Lock::new(Maintenance::new(config)),
-            live: Leaked::default(),
-            identity: Leaked::default(),
+            live: Leaked::NONE,
+            identity: Leaked::NONE,
             out: config.out.clone(),
             max: config.max,
             means: Means::ALL,
@@ -162,7 +161,8 @@ impl TraceWriter {
 
     /// Creates the live page, once the process state is final. Called from a hook, with no lock held.
     pub fn start(&self, config: &Config) {
-        self.driver_version.store(driver_version().unwrap_or(0), Ordering::Relaxed);
+        let version = answer(0, |version| Some(driver().driver_get_version?(version)));
+        self.driver_version.store(version.unwrap_or(0) as u32, Ordering::Relaxed);
         let recording = self.state.load(Ordering::Relaxed) != SILENT;
         let made = private_table::run(|table| {
             let identity = self.identify(Some(table));
@@ -460,11 +460,4 @@ impl DefinitionSink for TraceWriter {
             }
         }
     }
-}
-
-fn driver_version() -> Option<u32> {
-    let ask = driver().driver_get_version?;
-    let mut version = 0;
-    let result = inside(|| ask(&mut version));
-    (result == 0).then_some(version as u32)
 }

@@ -2,8 +2,9 @@
 //! (`runtime/private_table.rs`). It is identified by device and inode: a name that leads to another file
 //! by now is not used.
 
-use super::failure::{Failure, errno};
+use super::failure::Failure;
 use crate::runtime::directory;
+use crate::runtime::errno;
 use crate::runtime::lock::Lock;
 use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system::{self, Part};
@@ -56,7 +57,7 @@ impl NamedFile {
         if let Ok(name) = c_string(self.path.as_os_str().as_bytes())
             && id_of_name(&name) == Some(self.id)
         {
-            system::unlink(&name);
+            system::unlink(libc::AT_FDCWD, &name);
         }
     }
 
@@ -176,13 +177,13 @@ fn cannot_open(errno: i32) -> Failure {
 
 /// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which would end the program: checked before.
 pub fn within_limit(end: u64) -> Result<(), Failure> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills the struct.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-    if known && limit.rlim_cur != libc::RLIM_INFINITY && end > limit.rlim_cur {
-        return Err(Failure { reason: StopReason::FileSizeLimit, errno: libc::EFBIG });
+    // Of which the largest number is none.
+    match system::limit(libc::RLIMIT_FSIZE) {
+        Some(limit) if end > limit => {
+            Err(Failure { reason: StopReason::FileSizeLimit, errno: libc::EFBIG })
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Allocates or frees the blocks of a range.
@@ -194,11 +195,14 @@ pub fn allocate(number: i32, mode: i32, offset: u64, bytes: u64) -> Result<(), F
         if done == 0 {
             return Ok(());
         }
-        if errno() != libc::EINTR {
+        if errno::get() != libc::EINTR {
             return Err(Failure::last(StopReason::WriteFailed));
         }
     }
 }
+
+/// A part of a slot.
+pub static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Writes all parts consecutively.
 pub fn write(number: i32, parts: &[Part], mut at: u64) -> Result<(), Failure> {
@@ -208,7 +212,7 @@ pub fn write(number: i32, parts: &[Part], mut at: u64) -> Result<(), Failure> {
             match system::pwrite(number, *part, done, at as i64) {
                 0 => return Err(Failure { reason: StopReason::WriteFailed, errno: libc::EIO }),
                 wrote if wrote > 0 => (done, at) = (done + wrote as usize, at + wrote as u64),
-                _ if errno() == libc::EINTR => {}
+                _ if errno::get() == libc::EINTR => {}
                 _ => return Err(Failure::last(StopReason::WriteFailed)),
             }
         }

@@ -1,7 +1,6 @@
 //! Opens the file at the first event that concerns memory, and writes what was kept before it.
 
 use super::failure::Failure;
-use super::identity::Identity;
 use super::trace::Trace;
 use super::{HELD, PENDING_MOST, Pending, RUNNING, SILENT, TOTALS, TraceWriter, UNOPENED, name};
 use crate::config::Out;
@@ -11,7 +10,7 @@ use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Guard;
 use crate::runtime::log;
 use crate::runtime::own_stack;
-use crate::runtime::private_table::{self, NoTask};
+use crate::runtime::private_table::{self, Table};
 use crate::runtime::reserve;
 use crate::runtime::uncancelled::uncancelled;
 use std::path::PathBuf;
@@ -68,12 +67,10 @@ impl TraceWriter {
     fn open(&self, mut pending: Guard<'_, Pending>, now_ns: u64) {
         let started = clock::compact_utc(self.start_unix_ns);
         let mut path = self.wanted();
-        let created = self.held.opening.run(|| {
-            let create = |table: &_| self.create(self.identify(Some(table)), &started, &mut path);
-            private_table::run(create).unwrap_or_else(|NoTask { errno }| {
-                Err(Failure { reason: StopReason::NoTask, errno })
-            })
-        });
+        let created = self
+            .held
+            .opening
+            .run(|| private_table::run(|table| self.create(table, &started, &mut path))?);
         let trace = match created {
             Ok(Some(trace)) => trace,
             Ok(None) => return self.state.store(SILENT, Ordering::Release),
@@ -125,10 +122,11 @@ impl TraceWriter {
 
     fn create(
         &self,
-        identity: &Identity,
+        table: &Table,
         started: &str,
         wanted: &mut PathBuf,
     ) -> Result<Option<Trace>, Failure> {
+        let identity = self.identify(Some(table));
         let path = name::place(&self.out, identity, started).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);
             Failure { reason: StopReason::WriteFailed, errno }
@@ -142,6 +140,6 @@ impl TraceWriter {
             max_bytes: self.max,
             ..identity.header()
         };
-        Trace::create(&path, &header, self.max, self.means).map(Some)
+        Trace::create(table, &path, &header, self.max, self.means).map(Some)
     }
 }

@@ -5,15 +5,17 @@
 //! truncating it by mistake. Its memory is reused as soon as a window is in the trace, and it is
 //! removed at an orderly end.
 
-use super::failure::{Failure, errno};
+use super::failure::Failure;
 use super::means::Means;
-use super::named_file::{NamedFile, allocate, within_limit, write};
+use super::named_file::{NamedFile, ZEROS, allocate, within_limit, write};
 use super::tail_place::{self, is_mappable, leaves_half};
 use crate::runtime::fallible::TryPush;
 use crate::runtime::faults::{beside_granted, pages_granted};
 use crate::runtime::forked_child;
 use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system::{self, Part};
+use crate::runtime::{errno, hash_table};
+use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,7 +132,7 @@ impl Tail {
         }
         allocate(number, 0, offset, all as u64)?;
         if self.write_first {
-            write_zeros(number, offset, all);
+            let _ = write_zeros(number, offset, all);
         }
         let memory = map(number, offset, all)?;
         self.length = offset + all as u64;
@@ -146,53 +148,33 @@ fn map(number: i32, offset: u64, bytes: usize) -> Result<&'static [AtomicU64], F
     if !pages_granted("tail") {
         return Err(Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM });
     }
+    let (shared, from) = (libc::MAP_SHARED, offset as libc::off_t);
     // SAFETY: a fresh mapping; touches nothing that exists.
-    unsafe {
-        let shared = libc::MAP_SHARED;
-        let at = libc::mmap(null_mut(), bytes, access, shared, number, offset as libc::off_t);
-        if at == libc::MAP_FAILED {
-            return Err(Failure::last(StopReason::MapFailed));
-        }
-        if let Err(failure) = populate(at.cast(), bytes) {
-            libc::munmap(at, bytes);
-            return Err(failure);
-        }
-        forked_child::leave_out(at.cast(), bytes);
-        Ok(std::slice::from_raw_parts(at.cast(), bytes / 8))
+    let at = unsafe { libc::mmap(null_mut(), bytes, access, shared, number, from) };
+    if at == libc::MAP_FAILED {
+        return Err(Failure::last(StopReason::MapFailed));
     }
+    populate(at, bytes).inspect_err(|_| hash_table::unmap(at.cast(), bytes))?;
+    forked_child::leave_out(at.cast(), bytes);
+    // SAFETY: mapped for good, and accessed by atomics alone.
+    Ok(unsafe { std::slice::from_raw_parts(at.cast(), bytes / 8) })
 }
 
 /// Writes zeros to a range of new blocks, which creates its pages in bulk. If that fails, they are
 /// created one by one when touched.
-fn write_zeros(number: i32, offset: u64, bytes: usize) {
-    static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
-    let one = libc::iovec { iov_base: ZEROS.as_ptr() as *mut _, iov_len: ZEROS.len() };
-    let parts = [one; 64];
-    let mut done = 0;
-    while done < bytes {
-        let count = ((bytes - done) / ZEROS.len()).min(parts.len());
-        let at = (offset + done as u64) as i64;
-        // SAFETY: only reads the zeros, and stays inside the range.
-        let wrote = unsafe { system::pwritev(number, &parts[..count], at) };
-        // Whole parts only. After an interruption by a signal it is not tried again.
-        if wrote <= 0 || !(wrote as usize).is_multiple_of(ZEROS.len()) {
-            return;
-        }
-        done += wrote as usize;
-    }
+fn write_zeros(number: i32, offset: u64, bytes: usize) -> Result<(), Failure> {
+    let mut places = (offset..offset + bytes as u64).step_by(ZEROS.len());
+    places.try_for_each(|at| write(number, &[Part::Bytes(&ZEROS)], at))
 }
 
-/// Touches every page for writing, so that an error is found here and not as a SIGBUS at a store.
-///
-/// # Safety
-/// The range is a mapping of the recorder's.
-unsafe fn populate(at: *mut u8, bytes: usize) -> Result<(), Failure> {
+/// Touches every page for writing, so that an error is found here and not as a SIGBUS at a store. A range of the recorder's.
+fn populate(at: *mut c_void, bytes: usize) -> Result<(), Failure> {
     loop {
-        // SAFETY: the range is a mapping of the recorder's (see above); populating keeps its contents.
-        if unsafe { libc::madvise(at.cast(), bytes, libc::MADV_POPULATE_WRITE) } == 0 {
+        // SAFETY: populating keeps the contents.
+        if unsafe { libc::madvise(at, bytes, libc::MADV_POPULATE_WRITE) } == 0 {
             return Ok(());
         }
-        match errno() {
+        match errno::get() {
             libc::EINTR | libc::EAGAIN => {}
             // Before Linux 5.14: the blocks are there, which is what a store needs.
             libc::EINVAL => return Ok(()),

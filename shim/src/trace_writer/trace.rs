@@ -20,15 +20,15 @@ use crate::runtime::clock;
 use crate::runtime::fallible::list_of;
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::lock::{Guard, Lock};
-use crate::runtime::private_table::{self, NoTask, Table};
+use crate::runtime::private_table::{self, Table};
 use crate::runtime::system::Part;
 use crate::trace_writer::retention::Retention;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{
-    Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, StopReason,
-    SwitchedBy, TailPlace, ThreadId, WindowKind, WindowWriter, slot_offset,
+    Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, SwitchedBy, TailPlace,
+    ThreadId, WindowKind, WindowWriter, slot_offset,
 };
 
 /// Event windows of one slot at the start, so that a short run leaves a small file.
@@ -70,55 +70,54 @@ pub type Outcome = Result<bool, Failure>;
 impl Trace {
     /// Makes the file and its first windows. `limit`: most bytes on disk.
     pub fn create(
+        table: &Table,
         path: &Path,
         header: &Header,
         limit: Option<u64>,
         means: Means,
     ) -> Result<Trace, Failure> {
-        in_task(|table| {
-            let file = File::create(table, path, means.punch)?;
-            let tail = Tail::create(table, file.path(), header, means);
-            let place = tail.as_ref().map(Tail::place);
-            let header = Header { tail: place, ..header.clone() };
-            let mut grid = Grid {
-                slots: Slots::default(),
-                definitions: Vec::new(),
-                sequences: [0; 2],
-                retired_bytes: 0,
-                open: Vec::new(),
-                reserved: Vec::new(),
-                tail,
-                credit: Credit::new(CREDIT_NS, clock::mono_ns()),
-                retention: Retention::new(limit),
-            };
-            let begun = file.open(table).and_then(|open| Trace::begin(&open, &header, &mut grid));
-            match begun {
-                Ok((events, definitions)) => Ok(Trace {
-                    file,
-                    attempts: Attempts::default(),
-                    header,
-                    events,
-                    definitions,
-                    at_once: AtomicBool::new(grid.tail.is_none()),
-                    grid: Lock::new(grid),
-                    cut: AtomicBool::new(false),
-                    large: match place {
-                        // Its memory is the program's too.
-                        Some(TailPlace::Memory) => 1,
-                        _ => limit.map_or(LARGE, |limit| {
-                            (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
-                        }),
-                    },
-                    ahead: if limit.is_some() { 1 } else { AHEAD },
-                    event_bytes: AtomicU64::new(SLOT as u64),
-                }),
-                Err(failure) => {
-                    grid.tail.take().into_iter().for_each(Tail::remove);
-                    file.discard();
-                    Err(failure)
-                }
+        let file = File::create(table, path, means.punch)?;
+        let tail = Tail::create(table, file.path(), header, means);
+        let place = tail.as_ref().map(Tail::place);
+        let header = Header { tail: place, ..header.clone() };
+        let mut grid = Grid {
+            slots: Slots::default(),
+            definitions: Vec::new(),
+            sequences: [0; 2],
+            retired_bytes: 0,
+            open: Vec::new(),
+            reserved: Vec::new(),
+            tail,
+            credit: Credit::new(CREDIT_NS, clock::mono_ns()),
+            retention: Retention::new(limit),
+        };
+        let begun = file.open(table).and_then(|open| Trace::begin(&open, &header, &mut grid));
+        match begun {
+            Ok((events, definitions)) => Ok(Trace {
+                file,
+                attempts: Attempts::default(),
+                header,
+                events,
+                definitions,
+                at_once: AtomicBool::new(grid.tail.is_none()),
+                grid: Lock::new(grid),
+                cut: AtomicBool::new(false),
+                large: match place {
+                    // Its memory is the program's too.
+                    Some(TailPlace::Memory) => 1,
+                    _ => limit.map_or(LARGE, |limit| {
+                        (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
+                    }),
+                },
+                ahead: if limit.is_some() { 1 } else { AHEAD },
+                event_bytes: AtomicU64::new(SLOT as u64),
+            }),
+            Err(failure) => {
+                grid.tail.take().into_iter().for_each(Tail::remove);
+                file.discard();
+                Err(failure)
             }
-        })
+        }
     }
 
     fn begin(file: &OpenFile, header: &Header, grid: &mut Grid) -> Result<(Lane, Lane), Failure> {
@@ -255,7 +254,7 @@ impl Trace {
         &self,
         work: impl FnOnce(&OpenFile) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        in_task(|table| work(&self.file.open(table)?))
+        private_table::run(|table| work(&self.file.open(table)?))?
     }
 
     /// Appends where there is room left in the current window; no new window, no error.
@@ -520,10 +519,4 @@ impl Trace {
 /// What another thread may do, or this one later, is no failure where nothing is lost.
 fn unless_later(done: Result<(), Failure>) -> Result<(), Failure> {
     if done.is_err_and(|failure| failure.may_pass()) { Ok(()) } else { done }
-}
-
-/// Runs `work` in a task.
-fn in_task<R>(work: impl FnOnce(&Table) -> Result<R, Failure>) -> Result<R, Failure> {
-    private_table::run(work)
-        .unwrap_or_else(|NoTask { errno }| Err(Failure { reason: StopReason::NoTask, errno }))
 }

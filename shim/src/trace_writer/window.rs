@@ -76,7 +76,7 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(first: &'static Window) -> Lane {
-        let (current, next) = (Leaked::default(), Leaked::default());
+        let (current, next) = (Leaked::NONE, Leaked::NONE);
         current.set(first);
         Lane { current, next, held: AtomicU64::new(u64::MAX) }
     }

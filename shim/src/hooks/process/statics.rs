@@ -16,10 +16,9 @@
 //! | `LINKED` | `hooks/families/torch_calls.rs` | calls of PyTorch go on to its functions also without a state |
 //! | `REPLACED` | `capture/python/freed_codes.rs` | the interpreter calls its function as long as it lives, also in a forked child |
 //! | `NO_ORDER` | `model/cap/mod.rs` | a constant |
-//! | `environ` | `config.rs` | the C library's |
+//! | `environ` | `runtime/environment.rs` | the C library's |
 //! | `OPENED` | `interpose/dlopen.rs` | libraries are opened before there is a state |
 //! | `DRIVER` | `driver/functions.rs` | look-ups of functions come before there is a state, and are those of a forked child |
-//! | `NONE` | `driver/functions.rs` | a constant |
 //! | `REAL` | `driver/pointers.rs` | as `DRIVER` |
 //! | `INNER` | `driver/pointers.rs` | as `DRIVER` |
 //! | `OBJECTS` | `driver/pointers.rs` | as `DRIVER` |
@@ -33,7 +32,7 @@
 //! | `SAID` | `runtime/log.rs` | lines that are printed once in a program and its forked children |
 //! | `ESCAPES` | `runtime/escapes.rs` | calls that go past the hooks are noticed before there is a state |
 //! | `REAL` | `runtime/loader.rs` | the loader's functions, which the program calls through this library before there is a state |
-//! | `FIND_OBJECT` | `runtime/loader.rs` | the same |
+//! | `KNOWN` | `runtime/loader.rs` | the same |
 //! | `CLONE` | `runtime/loader.rs` | the same |
 //! | `OURS` | `runtime/loader.rs` | addresses of this library, which do not change |
 //! | `HOLDERS` | `runtime/found.rs` | `dlclose` waits for threads that read libraries, also without a state |
@@ -55,5 +54,4 @@
 //! | `HERE` | `runtime/tls.rs` | of each thread |
 //! | `PAGES` | `runtime/faults.rs` | of tests |
 //! | `BLOCKS` | `runtime/faults.rs` | of tests |
-//! | `ZEROS` | `trace_writer/file.rs` | a constant |
-//! | `ZEROS` | `trace_writer/tail.rs` | a constant |
+//! | `ZEROS` | `trace_writer/named_file.rs` | a constant |

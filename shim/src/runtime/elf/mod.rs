@@ -14,6 +14,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::iter::successors;
 use core::mem::MaybeUninit;
 use core::ptr::{NonNull, null_mut};
+use image::Plain;
 pub use image::{Image, program_page};
 use tables::{Tables, is_function, is_in_memory};
 
@@ -290,6 +291,16 @@ pub fn startup_functions<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<u
 /// this library.
 pub fn startup_variable(name: &[u8]) -> Option<(usize, usize)> {
     own()?.those_after().find_map(|object| object.symbol(name))
+}
+
+/// The value, or of several the one of this number, that a variable of the C library's or the loader's has.
+pub fn startup_value<T: Plain>(name: &[u8], number: usize) -> Option<T> {
+    let value = |object: Object| {
+        let tables = object.tables?;
+        let (at, _) = tables.symbol(name, is_in_memory)?;
+        tables.image.get(at + number * size_of::<T>())
+    };
+    own()?.those_after().find_map(value)
 }
 
 /// The C library's function of this name, even if an object before it defines one.
