@@ -92,7 +92,7 @@ impl LinkedFunction {
         let object = unsafe { library.object() };
         let real = defined_for(&object, name.as_bytes())?;
         // SAFETY: the caller, and a library that it is linked to.
-        let libraries = unsafe { [Library::holding(caller), Library::holding(real)] };
+        let libraries = [caller, real].map(|at| unsafe { Library::holding(at) });
         if let [Some(caller), Some(target)] = libraries {
             // Those that were unloaded may come back: first the places that nobody has.
             let unused = self.callers.iter().filter(|place| place.last().is_none());

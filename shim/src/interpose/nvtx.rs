@@ -5,6 +5,7 @@
 //! where it is unset; the library itself never changes the environment.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use std::borrow::Cow;
 
 /// Number of the table of callbacks.
@@ -14,12 +15,12 @@ pub const CORE: c_int = 1;
 pub const CORE2: c_int = 5;
 
 /// Function tables are arrays of places of function pointers.
-type Slots = *mut *mut *const c_void;
+type Slots = *const Option<&'static AtomicPtr<c_void>>;
 
 #[repr(C)]
-struct Callbacks {
+pub struct Callbacks {
     struct_size: usize,
-    module_table: Option<unsafe extern "C" fn(c_int, *mut Slots, *mut u32) -> c_int>,
+    module_table: Option<extern "C" fn(c_int, &mut Slots, &mut u32) -> c_int>,
 }
 
 /// The attributes of an event; fields after the message are left out.
@@ -43,8 +44,8 @@ const ASCII: i32 = 1;
 const WIDE: i32 = 2;
 const REGISTERED: i32 = 3;
 
-/// What `InitializeInjectionNvtx2` is called with.
-pub type ExportTable = Option<unsafe extern "C" fn(u32) -> *const c_void>;
+/// What `InitializeInjectionNvtx2` is called with. It gives a table that begins with its size and is there for good.
+pub type ExportTable = Option<unsafe extern "C" fn(u32) -> Option<&'static Callbacks>>;
 
 /// Functions of one module, each with its number in the module's table.
 pub type Module<'a> = (c_int, &'a [(usize, *const c_void)]);
@@ -55,25 +56,22 @@ pub type Module<'a> = (c_int, &'a [(usize, *const c_void)]);
 /// `export_table` is NVTX's own; each function has the type of its number.
 pub unsafe fn install(export_table: ExportTable, modules: &[Module]) -> c_int {
     let Some(export_table) = export_table else { return 0 };
-    // SAFETY: NVTX's function; it gives null, or a table that begins with its size and is there for good.
-    let callbacks = unsafe { export_table(CALLBACKS).cast::<Callbacks>().as_ref() };
+    // SAFETY: NVTX's function.
+    let callbacks = unsafe { export_table(CALLBACKS) };
     let whole = callbacks.filter(|table| table.struct_size >= size_of::<Callbacks>());
     let Some(table) = whole.and_then(|table| table.module_table) else { return 0 };
     let mut any = 0;
     for &(module, functions) in modules {
-        let (mut slots, mut count): (Slots, u32) = (core::ptr::null_mut(), 0);
-        // SAFETY: NVTX's function, with room for both answers.
-        if unsafe { table(module, &mut slots, &mut count) } == 0 || slots.is_null() {
+        let (mut slots, mut count): (Slots, u32) = (core::ptr::null(), 0);
+        if table(module, &mut slots, &mut count) == 0 || slots.is_null() {
             continue;
         }
-        for (id, function) in functions.iter().filter(|(id, _)| *id < count as usize) {
-            // SAFETY: the table has that many places; a place may be null.
-            unsafe {
-                let place = *slots.add(*id);
-                if !place.is_null() {
-                    place.write(*function);
-                    any = 1;
-                }
+        // SAFETY: the table has that many places.
+        let slots = unsafe { core::slice::from_raw_parts(slots, count as usize) };
+        for (id, function) in functions {
+            if let Some(Some(place)) = slots.get(*id) {
+                place.store(function.cast_mut(), Ordering::Relaxed);
+                any = 1;
             }
         }
     }
