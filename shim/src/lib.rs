@@ -7,6 +7,8 @@
 // Listed in shim/clippy.toml, with their replacements. Tests, and code that builds the text of a
 // message, are exempt.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
+// Each reason states what makes one operation sound.
+#![cfg_attr(not(test), deny(clippy::multiple_unsafe_ops_per_block))]
 
 pub mod capture;
 pub mod config;

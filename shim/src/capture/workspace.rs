@@ -12,6 +12,7 @@ use crate::capture::python::walk;
 use crate::runtime::hash_table;
 use crate::runtime::tls::thread_pointer;
 use std::cell::UnsafeCell;
+use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence};
@@ -159,9 +160,10 @@ fn get(slot: &AtomicPtr<Place>) -> Option<&Place> {
 
 #[cold]
 fn make(slot: &AtomicPtr<Place>) -> Option<*mut Place> {
+    const WALKER_AT: usize = offset_of!(Place, work) + offset_of!(Workspace, walker);
     let fresh: *mut Place = hash_table::pages(size_of::<Place>()).ok()?.cast();
     // SAFETY: zero pages, on which all but the walker is valid; it is made in place of them.
-    unsafe { (&raw mut (*(*fresh).work.get()).walker).write(Walker::default()) };
+    unsafe { fresh.wrapping_byte_add(WALKER_AT).cast::<Walker>().write(Walker::default()) };
     match slot.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(fresh),
         // The pages of the thread that lost a race at the first use are leaked.

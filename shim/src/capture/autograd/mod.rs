@@ -48,7 +48,7 @@ struct Calls {
 /// Room for the `std::shared_ptr<Node>` that `get_current_node` returns through a pointer to it: a structure of more than
 /// two words is returned in the same way by the C ABI of both processors. The function fills two words.
 #[repr(C)]
-struct Returned(MaybeUninit<usize>, MaybeUninit<usize>, [MaybeUninit<usize>; 2]);
+struct Returned(usize, usize, [MaybeUninit<usize>; 2]);
 
 /// Offset of the number of owners in the block that `std::shared_ptr` points to, in libstdc++ and since PyTorch 1.0.
 const OWNERS: usize = 8;
@@ -103,8 +103,6 @@ impl Calls {
     /// [`Calls::runs_node`] is true.
     fn with_current<R>(&self, read: impl FnOnce(usize, usize) -> R) -> Option<R> {
         let Returned(node, owners, _) = (self.current_node)();
-        // SAFETY: the function has filled both.
-        let (node, owners) = unsafe { (node.assume_init(), owners.assume_init()) };
         let result = (node != 0 && owners != 0).then(|| read(node, owners));
         if owners != 0 {
             // SAFETY: the count of owners of a live shared pointer. The function added one for us, which is given back. The
@@ -171,8 +169,7 @@ mod tests {
     }
 
     extern "C" fn no_node() -> Returned {
-        let none = MaybeUninit::new(0);
-        Returned(none, none, [none; 2])
+        Returned(0, 0, [MaybeUninit::new(0); 2])
     }
 
     #[test]

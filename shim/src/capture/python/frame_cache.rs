@@ -182,11 +182,9 @@ impl FrameCache {
         let (mut one, mut rest) = (&self.seen[usize::from(from)], from);
         for outer in self.seen[..usize::from(from)].iter().rev() {
             // SAFETY: it is the first, or the link of an unchanged one.
-            let is_unchanged = unsafe {
-                position::<OBJECTS>(one.frame, layout) == one.position
-                    && word(one.frame + layout.previous) == outer.frame
-            };
-            if !is_unchanged {
+            let is_here = unsafe { position::<OBJECTS>(one.frame, layout) } == one.position;
+            // SAFETY: the same.
+            if !is_here || unsafe { word(one.frame + layout.previous) } != outer.frame {
                 break;
             }
             (one, rest) = (outer, rest - 1);

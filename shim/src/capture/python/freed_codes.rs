@@ -26,7 +26,7 @@ pub fn end() {
     EACH_CALL.codes_freed.fetch_and(!1, Ordering::Relaxed);
 }
 
-type Deallocate = unsafe extern "C-unwind" fn(*mut c_void);
+type Deallocate = extern "C-unwind" fn(*mut c_void);
 /// In a type object of a release build: the function that frees objects of the type.
 const DEALLOCATE: usize = 48;
 /// The interpreter's function.

@@ -60,12 +60,10 @@ extern "C" fn ending(result: *mut c_void) -> Verdict {
     // Where no lock is held frames of this library cannot be unwound from any instruction, but others can.
     if let Some(back) = SignalReturn::into_us(!depth::waits(&raw const here as usize)) {
         depth::ask_to_leave();
-        // SAFETY: the real function, for the program's own call. The frames from here to the interrupted code end
-        // with the thread.
-        unsafe {
-            handler_exit::keep(transmute::<usize, handler_exit::Exit>(jump), result);
-            back.make()
-        }
+        // SAFETY: the real function, for the program's own call.
+        handler_exit::keep(unsafe { transmute::<usize, handler_exit::Exit>(jump) }, result);
+        // SAFETY: the frames from here to the interrupted code end with the thread.
+        unsafe { back.make() }
     }
     Verdict { jump, answer: null_mut() }
 }

@@ -194,7 +194,7 @@ pub fn out_of_memory(
     word: u64,
     caller: usize,
 ) {
-    type Real = unsafe extern "C-unwind" fn(i64, usize, usize, u64);
+    type Real = extern "C-unwind" fn(i64, usize, usize, u64);
     let real = torch_calls::real(api, caller);
     let totals = CacheBytes { allocated: allocated as u64, reserved: reserved as u64 };
     torch_calls::run(api, |p| gave_up(p, size.max(0) as u64, totals, word));

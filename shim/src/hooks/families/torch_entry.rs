@@ -61,12 +61,11 @@ pub unsafe extern "C-unwind" fn not_passed(
     device: u64,
     place: Place,
 ) {
-    // SAFETY: the program's own call, with its arguments.
-    unsafe {
-        match depth::is_plain() {
-            true => block_reported(at, size, allocated, reserved, device, place),
-            false => not_plain(at, size, allocated, reserved, device, place),
-        }
+    match depth::is_plain() {
+        // SAFETY: the program's own call, with its arguments.
+        true => unsafe { block_reported(at, size, allocated, reserved, device, place) },
+        // SAFETY: the same.
+        false => unsafe { not_plain(at, size, allocated, reserved, device, place) },
     }
 }
 

@@ -97,7 +97,7 @@ impl Process {
         macro_rules! put {
             ($($field:ident: $value:expr,)*) => {
                 // Fails to compile if a field is missing in the list.
-                let _all = |Process { config: _, $($field: _),* }: Process| ();
+                let _all = |Process { $($field: _),* }: Process| ();
                 // SAFETY: each field is written once, in its own place.
                 unsafe { $( put(&raw mut (*at).$field, || $value); )* }
             };
@@ -130,12 +130,10 @@ impl Process {
             names: Names::new(config.max),
             phases: Phases::new(config.max),
             patched_entries: PatchedEntries::default(),
+            config: config,
         }
-        // SAFETY: every field was written above, this being the last.
-        unsafe {
-            (&raw mut (*at).config).write(config);
-            process.assume_init()
-        }
+        // SAFETY: every field was written above.
+        unsafe { process.assume_init() }
     }
 }
 
@@ -230,11 +228,12 @@ fn make_now() -> &'static Process {
             process.patched_entries.look(process);
             process
         }
-        // SAFETY: nobody else has seen ours; the winner's is never freed.
-        Err(winner) => unsafe {
-            drop(Box::from_raw(fresh));
-            &*winner
-        },
+        Err(winner) => {
+            // SAFETY: nobody else has seen ours.
+            drop(unsafe { Box::from_raw(fresh) });
+            // SAFETY: it is never freed.
+            unsafe { &*winner }
+        }
     }
 }
 

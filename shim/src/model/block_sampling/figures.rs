@@ -57,11 +57,10 @@ const _: () = assert!(size_of::<DeviceBlocks>() == 64);
 fn in_register<T>(value: &T) -> &T {
     let at = opaque::address((&raw const *value).expose_provenance());
     let at = std::ptr::with_exposed_provenance::<T>(at);
-    // SAFETY: the same address.
-    unsafe {
-        std::hint::assert_unchecked(!at.is_null());
-        &*at
-    }
+    // SAFETY: the same address, which is a reference's.
+    unsafe { std::hint::assert_unchecked(!at.is_null()) };
+    // SAFETY: the same.
+    unsafe { &*at }
 }
 
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! One live allocation, as the ledger keeps it: 64 bytes, one cache line.
 
 use crate::runtime::hash_table::{Slot, spread};
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use vramtrace_format::physical::{self, Physical};
 use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, SiteId, Space, StackId, sampling};
 
@@ -114,7 +114,7 @@ unsafe impl Slot for EntrySlot {
     #[inline]
     fn is_empty(&self) -> bool {
         // SAFETY: a byte of the slot, which is a number whatever it is: slots are made of zeros, or of an entry.
-        unsafe { (&raw const (*self.entry.as_ptr()).kind).cast::<u8>().read() == 0 }
+        unsafe { *self.entry.as_ptr().cast::<u8>().wrapping_add(offset_of!(Entry, kind)) == 0 }
     }
 
     #[inline]
