@@ -118,12 +118,6 @@ pub fn clear_error() {
     unsafe { dlsym(libc::RTLD_DEFAULT, c"dlsym") };
 }
 
-/// Whether AddressSanitizer's runtime is loaded as a library after this one; it must be first. Not by
-/// `dlsym`: a failed look-up calls malloc and replaces the program's `dlerror`.
-pub fn has_sanitizer_after_us() -> bool {
-    elf::function_after_us(b"__asan_init").is_some()
-}
-
 pub type FindObject = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
 
 /// The real `_dl_find_object`; glibc has it from 2.35 on.

@@ -40,14 +40,7 @@ const NUMBER_AT: u32 = if cfg!(target_arch = "aarch64") { 208 } else { 720 };
 
 /// Of the first form of the kernel's area, which every kernel takes.
 const SEQUENCES_SIZE: u32 = 32;
-#[cfg(target_arch = "x86_64")]
-const SYS_RSEQ: libc::c_long = 334;
-#[cfg(target_arch = "aarch64")]
-const SYS_RSEQ: libc::c_long = 293;
-#[cfg(target_arch = "x86_64")]
-const SEQUENCES_SIGNATURE: u32 = 0x5305_3053;
-#[cfg(target_arch = "aarch64")]
-const SEQUENCES_SIGNATURE: u32 = 0xd428_bc00;
+const SIGNATURE: u32 = if cfg!(target_arch = "aarch64") { 0xd428_bc00 } else { 0x5305_3053 };
 
 /// The storage of a thread that has ended, for one task at a time.
 pub struct Storage {
@@ -131,7 +124,7 @@ impl Storage {
 extern "C" fn run_task(storage: &'static Storage) {
     if let Some(area) = storage.sequences {
         // SAFETY: the C library's own area of this storage, which no other task has registered.
-        unsafe { libc::syscall(SYS_RSEQ, area, SEQUENCES_SIZE, 0, SEQUENCES_SIGNATURE) };
+        unsafe { libc::syscall(libc::SYS_rseq, area, SEQUENCES_SIZE, 0, SIGNATURE) };
     }
     if let Some(work) = storage.work.take() {
         work();

@@ -36,8 +36,8 @@ use crate::model::torch_lanes::CaptureNumbers;
 use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::runtime::clock::{self, ProcessClock};
+use crate::runtime::elf;
 use crate::runtime::found;
-use crate::runtime::loader;
 use crate::runtime::lock::{Left, Lock};
 use crate::runtime::log::{self, Once};
 use crate::runtime::own_stack;
@@ -212,7 +212,8 @@ fn make_now() -> &'static Process {
             // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };
             process.config.complain();
-            if loader::has_sanitizer_after_us() {
+            // Not by `dlsym`: a failed look-up calls malloc and replaces the program's `dlerror`.
+            if elf::function_after_us(b"__asan_init").is_some() {
                 log::line(format_args!(
                     "AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD"
                 ));
