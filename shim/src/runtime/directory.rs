@@ -2,6 +2,7 @@
 
 use super::errno;
 use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Offsets in `struct linux_dirent64`, which begins with the inode.
 const LENGTH_AT: usize = 16;
@@ -9,10 +10,10 @@ const NAME_AT: usize = 19;
 
 /// Calls `report` with the name and inode of each entry of an open directory, from its current position
 /// on; also for `.` and `..`. It must not be read elsewhere through this descriptor. `Err`: errno.
-pub fn each_name(directory: i32, mut report: impl FnMut(&CStr, u64)) -> Result<(), i32> {
+pub fn each_name(directory: impl AsFd, mut report: impl FnMut(&CStr, u64)) -> Result<(), i32> {
     let mut room = [0u8; 2048];
     loop {
-        let (at, bytes) = (room.as_mut_ptr(), room.len());
+        let (at, bytes, directory) = (room.as_mut_ptr(), room.len(), directory.as_fd().as_raw_fd());
         // SAFETY: room of that size for the kernel's answer, which needs no alignment.
         let read = unsafe { libc::syscall(libc::SYS_getdents64, directory, at, bytes) };
         let mut rest = match usize::try_from(read) {

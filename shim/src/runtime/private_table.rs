@@ -32,7 +32,7 @@
 use crate::runtime::directory::each_name;
 use crate::runtime::faults::task_step_granted;
 use crate::runtime::panic_boundary;
-use crate::runtime::system;
+use crate::runtime::system::{self, WORKING_DIRECTORY};
 use crate::runtime::task::{self, Place, SignalsBlocked};
 use crate::runtime::tls::{thread_cells, thread_pointer};
 use crate::runtime::uncancelled::uncancelled;
@@ -42,6 +42,7 @@ use core::ffi::CStr;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// The table of a task. A reference to it proves that the code runs in a task.
 pub struct Table(PhantomData<*mut ()>);
@@ -58,10 +59,10 @@ pub struct Opened<'t> {
     _table: PhantomData<&'t Table>,
 }
 
-impl Opened<'_> {
-    /// Valid in the task only.
-    pub fn number(&self) -> i32 {
-        self.number
+impl AsFd for Opened<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open until this is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.number) }
     }
 }
 
@@ -78,7 +79,7 @@ const ALWAYS: i32 = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
 impl Table {
     /// Opens a file. No link is followed at the end of the name. `Err`: errno.
     pub fn open(&self, name: &CStr, flags: i32, mode: libc::mode_t) -> Result<Opened<'_>, i32> {
-        self.open_from(libc::AT_FDCWD, name, flags | libc::O_NOFOLLOW, mode)
+        self.open_from(WORKING_DIRECTORY, name, flags | libc::O_NOFOLLOW, mode)
     }
 
     /// Opens the same file again, with other flags. Needs /proc.
@@ -86,13 +87,12 @@ impl Table {
         let mut name = [0u8; 32];
         let _ = write!(&mut name[..], "/proc/thread-self/fd/{}", opened.number);
         let name = CStr::from_bytes_until_nul(&name).map_err(|_| libc::EINVAL)?;
-        self.open_from(libc::AT_FDCWD, name, flags, 0)
+        self.open_from(WORKING_DIRECTORY, name, flags, 0)
     }
 
-    /// From a directory: one that is open, or AT_FDCWD.
     pub fn open_from(
         &self,
-        directory: i32,
+        directory: impl AsFd,
         name: &CStr,
         flags: i32,
         mode: libc::mode_t,
@@ -109,7 +109,7 @@ impl Table {
         let file = self.open(name, libc::O_RDONLY, 0)?;
         let (mut all, mut part) = (Vec::new(), [0u8; 1024]);
         loop {
-            let got = system::read(file.number, &mut part);
+            let got = system::read(&file, &mut part);
             match usize::try_from(got) {
                 Ok(0) => return Ok(all),
                 Ok(got) => {
@@ -211,7 +211,7 @@ fn close_copies() {
     system::close(0);
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     match Table(PhantomData).open(DESCRIPTORS, flags, 0) {
-        Ok(directory) => drop(each_name(directory.number, |name, _| {
+        Ok(directory) => drop(each_name(&directory, |name, _| {
             let number = name.to_str().ok().and_then(|name| name.parse().ok());
             if let Some(number) = number.filter(|number| *number != directory.number) {
                 system::close(number);
@@ -235,7 +235,7 @@ mod tests {
     fn first_file() -> (i32, Vec<u8>) {
         run(|table| {
             let file = table.open(c"/proc/self/comm", libc::O_RDONLY, 0).unwrap();
-            (file.number(), table.read(c"/proc/self/comm").unwrap())
+            (file.number, table.read(c"/proc/self/comm").unwrap())
         })
         .unwrap()
     }

@@ -6,6 +6,7 @@ use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system;
 use std::ffi::{CStr, CString};
 use std::fmt;
+use std::os::fd::AsFd;
 
 const TMPFS: u64 = 0x0102_1994;
 
@@ -63,14 +64,8 @@ pub fn open<'t>(
     name: &CStr,
     flags: i32,
 ) -> Result<Opened<'t>, Wrong> {
-    let (directory, flags) = (directory.number(), flags | libc::O_NOFOLLOW);
-    let opened = table.open_from(directory, name, flags, 0o600);
+    let opened = table.open_from(directory, name, flags | libc::O_NOFOLLOW, 0o600);
     opened.map_err(|errno| open_error(directory, name, errno))
-}
-
-/// Removes a file from a directory.
-pub fn remove(directory: &Opened, name: &CStr) -> Result<(), Wrong> {
-    system::unlink(directory.number(), name).then_some(()).ok_or_else(errno)
 }
 
 /// Opens a directory that must be this user's, not accessible to others, no link, and in memory.
@@ -83,10 +78,10 @@ pub fn directory<'t>(table: &'t Table, path: &[u8]) -> Result<Opened<'t>, Wrong>
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     let opened = table.open(&path, flags, 0).map_err(|errno| match errno {
         libc::ENOENT if made != 0 => why_not_made,
-        _ => open_error(libc::AT_FDCWD, &path, errno),
+        _ => open_error(system::WORKING_DIRECTORY, &path, errno),
     })?;
     checked_stat(&opened)?;
-    match system::fstatfs(opened.number()).ok_or_else(errno)?.f_type as u64 {
+    match system::fstatfs(&opened).ok_or_else(errno)?.f_type as u64 {
         TMPFS => Ok(opened),
         _ => Err(Wrong::NotInMemory),
     }
@@ -94,7 +89,7 @@ pub fn directory<'t>(table: &'t Table, path: &[u8]) -> Result<Opened<'t>, Wrong>
 
 /// The attributes of an open file or directory, if owner and mode are right.
 pub fn checked_stat(opened: &Opened) -> Result<libc::stat, Wrong> {
-    let stat = system::fstat(opened.number()).ok_or_else(errno)?;
+    let stat = system::fstat(opened).ok_or_else(errno)?;
     match stat.st_mode & 0o777 {
         _ if stat.st_uid != user() => Err(Wrong::Owner(stat.st_uid)),
         mode if mode & 0o077 != 0 => Err(Wrong::Mode(mode)),
@@ -103,7 +98,7 @@ pub fn checked_stat(opened: &Opened) -> Result<libc::stat, Wrong> {
 }
 
 /// The reason of a failed open.
-fn open_error(directory: i32, name: &CStr, errno: i32) -> Wrong {
+fn open_error(directory: impl AsFd, name: &CStr, errno: i32) -> Wrong {
     let stat = match errno {
         libc::EACCES => system::stat_of_name(directory, name),
         _ => None,

@@ -8,6 +8,7 @@ use crate::runtime::system;
 use crate::runtime::task::change_mask;
 use crate::runtime::uncancelled::uncancelled;
 use std::ffi::c_void;
+use std::io::stderr;
 use std::ptr::null_mut;
 
 const STDERR: i32 = 2;
@@ -23,7 +24,7 @@ pub fn write(bytes: &[u8]) {
 }
 
 fn write_now(mut rest: &[u8]) {
-    let Some(about) = system::fstat(STDERR) else { return };
+    let Some(about) = system::fstat(stderr()) else { return };
     let once = match about.st_mode & libc::S_IFMT {
         // A write to a regular file does not wait for a reader.
         libc::S_IFREG => plain,
@@ -42,7 +43,7 @@ fn write_now(mut rest: &[u8]) {
 
 /// As write(2), like the next two.
 fn plain(bytes: &[u8]) -> isize {
-    system::write(STDERR, bytes)
+    system::write(stderr(), bytes)
 }
 
 fn socket(bytes: &[u8]) -> isize {

@@ -6,8 +6,18 @@ use core::ffi::{CStr, c_int, c_long};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU64;
 use libc::syscall;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-pub fn openat(directory: c_int, name: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
+/// The working directory, for the calls that take a directory.
+// SAFETY: a number by which the kernel knows it, and which is never another file's.
+pub const WORKING_DIRECTORY: BorrowedFd = unsafe { BorrowedFd::borrow_raw(libc::AT_FDCWD) };
+
+fn number(file: impl AsFd) -> c_int {
+    file.as_fd().as_raw_fd()
+}
+
+pub fn openat(directory: impl AsFd, name: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
+    let directory = number(directory);
     // SAFETY: a C string.
     unsafe { syscall(libc::SYS_openat, directory, name.as_ptr(), flags, mode) as c_int }
 }
@@ -18,9 +28,9 @@ pub fn close(number: c_int) -> c_int {
 }
 
 /// `None`: errno says why.
-pub fn fstat(number: c_int) -> Option<libc::stat> {
+pub fn fstat(file: impl AsFd) -> Option<libc::stat> {
     // SAFETY: fills the structure: on machines of 64 bits the C library's is the kernel's.
-    filled(|stat| unsafe { syscall(libc::SYS_fstat, number, stat) })
+    filled(|stat| unsafe { syscall(libc::SYS_fstat, number(file), stat) })
 }
 
 /// A structure that a system call fills.
@@ -30,25 +40,24 @@ fn filled<T>(call: impl FnOnce(*mut T) -> c_long) -> Option<T> {
     (call(about.as_mut_ptr()) == 0).then(|| unsafe { about.assume_init() })
 }
 
-pub fn ftruncate(number: c_int, length: u64) -> bool {
+pub fn ftruncate(file: impl AsFd, length: u64) -> bool {
     // SAFETY: takes no pointers.
-    unsafe { syscall(libc::SYS_ftruncate, number, length) == 0 }
+    unsafe { syscall(libc::SYS_ftruncate, number(file), length) == 0 }
 }
 
-pub fn fchmod(number: c_int, mode: libc::mode_t) -> bool {
+pub fn fchmod(file: impl AsFd, mode: libc::mode_t) -> bool {
     // SAFETY: takes no pointers.
-    unsafe { syscall(libc::SYS_fchmod, number, mode) == 0 }
+    unsafe { syscall(libc::SYS_fchmod, number(file), mode) == 0 }
 }
 
-pub fn flock(number: c_int, how: c_int) -> bool {
+pub fn flock(file: impl AsFd, how: c_int) -> bool {
     // SAFETY: takes no pointers.
-    unsafe { syscall(libc::SYS_flock, number, how) == 0 }
+    unsafe { syscall(libc::SYS_flock, number(file), how) == 0 }
 }
 
-/// Of a directory: one that is open, or AT_FDCWD.
-pub fn unlink(directory: c_int, name: &CStr) -> bool {
+pub fn unlink(directory: impl AsFd, name: &CStr) -> bool {
     // SAFETY: a C string.
-    unsafe { syscall(libc::SYS_unlinkat, directory, name.as_ptr(), 0) == 0 }
+    unsafe { syscall(libc::SYS_unlinkat, number(directory), name.as_ptr(), 0) == 0 }
 }
 
 /// Whether a process, or one that has ended and was not waited for, has this pid.
@@ -59,8 +68,8 @@ pub fn exists(pid: u32) -> bool {
 }
 
 /// Of the name itself, if it is a link. `None`: errno says why.
-pub fn stat_of_name(directory: c_int, name: &CStr) -> Option<libc::stat> {
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
+pub fn stat_of_name(directory: impl AsFd, name: &CStr) -> Option<libc::stat> {
+    let (directory, flags) = (number(directory), libc::AT_SYMLINK_NOFOLLOW);
     // SAFETY: a C string, and a structure as above.
     filled(|stat| unsafe { syscall(libc::SYS_newfstatat, directory, name.as_ptr(), stat, flags) })
 }
@@ -74,9 +83,9 @@ pub fn limit(of: libc::__rlimit_resource_t) -> Option<u64> {
     (getrlimit(of, &mut limit) == 0).then_some(limit.rlim_cur)
 }
 
-pub fn fstatfs(number: c_int) -> Option<libc::statfs> {
+pub fn fstatfs(file: impl AsFd) -> Option<libc::statfs> {
     // SAFETY: as above.
-    filled(|stat| unsafe { syscall(libc::SYS_fstatfs, number, stat) })
+    filled(|stat| unsafe { syscall(libc::SYS_fstatfs, number(file), stat) })
 }
 
 /// What the kernel answers about a shared segment: a number, and for some commands a record. `None`: errno says why.
@@ -90,19 +99,19 @@ pub fn segment_control(id: c_int, command: c_int) -> Option<(c_int, libc::shmid_
     Some((number, stat))
 }
 
-pub fn read(number: c_int, into: &mut [u8]) -> isize {
+pub fn read(file: impl AsFd, into: &mut [u8]) -> isize {
     // SAFETY: the slice is writable.
-    unsafe { syscall(libc::SYS_read, number, into.as_mut_ptr(), into.len()) as isize }
+    unsafe { syscall(libc::SYS_read, number(file), into.as_mut_ptr(), into.len()) as isize }
 }
 
-pub fn write(number: c_int, from: &[u8]) -> isize {
+pub fn write(file: impl AsFd, from: &[u8]) -> isize {
     // SAFETY: the slice is readable.
-    unsafe { syscall(libc::SYS_write, number, from.as_ptr(), from.len()) as isize }
+    unsafe { syscall(libc::SYS_write, number(file), from.as_ptr(), from.len()) as isize }
 }
 
-pub fn pread(number: c_int, into: &mut [u8], at: i64) -> isize {
+pub fn pread(file: impl AsFd, into: &mut [u8], at: i64) -> isize {
     // SAFETY: the slice is writable.
-    unsafe { syscall(libc::SYS_pread64, number, into.as_mut_ptr(), into.len(), at) as isize }
+    unsafe { syscall(libc::SYS_pread64, number(file), into.as_mut_ptr(), into.len(), at) as isize }
 }
 
 /// What is written. While other threads store words, old or new ones are written.
@@ -122,12 +131,12 @@ impl Part<'_> {
 }
 
 /// Writes what is behind the first `done` bytes of the part.
-pub fn pwrite(number: c_int, part: Part, done: usize, at: i64) -> isize {
+pub fn pwrite(file: impl AsFd, part: Part, done: usize, at: i64) -> isize {
     let from: *const u8 = match part {
         Part::Bytes(bytes) => bytes.as_ptr(),
         Part::Words(words) => words.as_ptr().cast(),
     };
     let (from, rest) = (from.wrapping_add(done), part.size().saturating_sub(done));
     // SAFETY: the rest of the part is readable.
-    unsafe { syscall(libc::SYS_pwrite64, number, from, rest, at) as isize }
+    unsafe { syscall(libc::SYS_pwrite64, number(file), from, rest, at) as isize }
 }

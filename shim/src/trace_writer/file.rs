@@ -96,7 +96,7 @@ impl<'t> OpenFile<'_, 't> {
         within_limit(end)?;
         let length = self.look()?;
         if self.file.allocates.load(Ordering::Relaxed) {
-            match allocate(self.opened.number(), 0, offset, bytes) {
+            match allocate(&self.opened, 0, offset, bytes) {
                 Err(Failure { errno: libc::EOPNOTSUPP | libc::ENOSYS, .. }) => {
                     self.file.allocates.store(false, Ordering::Relaxed);
                 }
@@ -117,7 +117,7 @@ impl<'t> OpenFile<'_, 't> {
         let end = offset + bytes as u64;
         within_limit(end)?;
         self.look()?;
-        write(self.opened.number(), parts, offset)?;
+        write(&self.opened, parts, offset)?;
         self.file.length.fetch_max(end, Ordering::Relaxed);
         Ok(())
     }
@@ -143,7 +143,7 @@ impl<'t> OpenFile<'_, 't> {
             return;
         }
         // Nothing stands behind the last window.
-        if system::ftruncate(self.opened.number(), length) {
+        if system::ftruncate(&self.opened, length) {
             self.file.length.store(length, Ordering::Relaxed);
         }
     }
@@ -156,13 +156,13 @@ impl<'t> OpenFile<'_, 't> {
     }
 
     fn length(&self) -> Result<u64, Failure> {
-        let stat = system::fstat(self.opened.number());
+        let stat = system::fstat(&self.opened);
         stat.map(|stat| stat.st_size as u64).ok_or_else(|| Failure::last(StopReason::WriteFailed))
     }
 
     fn stretch(&self, length: u64) -> Result<(), Failure> {
         let wanted = self.file.length.load(Ordering::Relaxed);
-        if length < wanted && !system::ftruncate(self.opened.number(), wanted) {
+        if length < wanted && !system::ftruncate(&self.opened, wanted) {
             return Err(Failure::last(StopReason::WriteFailed));
         }
         Ok(())
@@ -173,7 +173,7 @@ impl<'t> OpenFile<'_, 't> {
         let mut done = 0;
         while done < bytes.len() {
             let (rest, at) = (&mut bytes[done..], (offset + done as u64) as i64);
-            match system::pread(self.opened.number(), rest, at) {
+            match system::pread(&self.opened, rest, at) {
                 0 => {
                     rest.fill(0);
                     return Ok(());
@@ -190,7 +190,7 @@ impl<'t> OpenFile<'_, 't> {
     pub fn erase(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
         if self.file.punches.load(Ordering::Relaxed) {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            match allocate(self.opened.number(), mode, offset, bytes) {
+            match allocate(&self.opened, mode, offset, bytes) {
                 Err(Failure { errno: libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM, .. }) => {
                     self.file.punches.store(false, Ordering::Relaxed);
                 }

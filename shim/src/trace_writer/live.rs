@@ -129,17 +129,17 @@ impl PublishedPage {
         let flags = libc::O_RDWR | libc::O_CREAT;
         let open = || {
             let file = secure_dir::open(table, &directory, &self.file, flags).ok()?;
-            is_plain_and_closed(file.number()).then_some(file)
+            is_plain_and_closed(&file).then_some(file)
         };
         // Before the contents, which say so.
         self.page.set_locked(self.lock.hold(open));
         let Some(file) = open() else { return };
         let mut orders = [[0; 8]; FILED_WORDS];
-        if system::pread(file.number(), orders.as_flattened_mut(), LIVE_BYTES as i64) > 0 {
+        if system::pread(&file, orders.as_flattened_mut(), LIVE_BYTES as i64) > 0 {
             self.page.take_filed(&orders.map(u64::from_ne_bytes));
         }
         // Otherwise the copy is as it was.
-        let _ = write(file.number(), &[Part::Words(self.words)], 0);
+        let _ = write(&file, &[Part::Words(self.words)], 0);
     }
 
     /// Removes the file at the process's end. The memory stays mapped, since other threads may still
@@ -147,7 +147,7 @@ impl PublishedPage {
     pub fn end(&self) {
         self.page.set_state(LiveState::Ended);
         // The file is ours by its name.
-        system::unlink(libc::AT_FDCWD, &self.path);
+        system::unlink(system::WORKING_DIRECTORY, &self.path);
     }
 }
 
@@ -199,7 +199,7 @@ fn live_owner(identity: &Identity) -> LiveOwner {
 }
 
 /// Whether it is a regular file with one name; makes it inaccessible to others.
-fn is_plain_and_closed(file: i32) -> bool {
+fn is_plain_and_closed(file: &Opened) -> bool {
     system::fstat(file).is_some_and(|stat| {
         stat.st_mode & libc::S_IFMT == libc::S_IFREG
             && (stat.st_nlink, stat.st_uid) == (1, secure_dir::user())
@@ -233,19 +233,13 @@ fn is_closed_to_others(directory: &Path, user: libc::uid_t) -> bool {
 /// of 0.
 fn announce(table: &Table, directory: &Path, name: &PageName) -> Result<(), Wrong> {
     let directory = secure_dir::directory(table, directory.as_os_str().as_bytes())?;
-    let made = secure_dir::c_string(name.to_string().as_bytes())
-        .and_then(|file| make(table, &directory, &file));
-    if made.is_ok() {
-        remove_stale(table, &directory, name);
-    }
-    made
-}
-
-/// A file of this name was left by the program that this process ran before an exec.
-fn make(table: &Table, directory: &Opened, file: &CStr) -> Result<(), Wrong> {
-    let _ = secure_dir::remove(directory, file);
+    let file = secure_dir::c_string(name.to_string().as_bytes())?;
+    // A file of this name was left by the program that this process ran before an exec.
+    system::unlink(&directory, &file);
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
-    secure_dir::open(table, directory, file, flags).map(drop)
+    secure_dir::open(table, &directory, &file, flags)?;
+    remove_stale(table, &directory, name);
+    Ok(())
 }
 
 /// Files of other namespaces whose locks are looked at.
@@ -254,7 +248,7 @@ const LOOKED_AT: usize = 256;
 /// Whether a page's file says that its process holds the lock.
 fn says_locked(file: &Opened) -> bool {
     let mut copy = [[0; 8]; LIVE_WORDS];
-    let read = system::pread(file.number(), copy.as_flattened_mut(), 0);
+    let read = system::pread(file, copy.as_flattened_mut(), 0);
     let words: Words = copy.map(|word| AtomicU64::new(u64::from_ne_bytes(word)));
     read == LIVE_BYTES as isize && LivePage::open(&words).is_some_and(|page| page.is_locked())
 }
@@ -276,7 +270,7 @@ fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
             |opened: Opened| live_lock::is_locked(&opened) == Some(false) && says_locked(&opened);
         opened.is_ok_and(has_ended)
     };
-    let _ = directory::each_name(directory.number(), |file, _| {
+    let _ = directory::each_name(directory, |file, _| {
         let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };
         let before_exec = name != *own
             && name.same_pids(here)
@@ -286,7 +280,7 @@ fn remove_stale(table: &Table, directory: &Opened, own: &PageName) {
         }
         let life = name.life(here, |id| segment::is_attached(id, 0), system::exists);
         if before_exec || life == Life::Dead || is_unlocked(file, &name) {
-            let _ = secure_dir::remove(directory, file);
+            system::unlink(directory, file);
         }
     });
 }

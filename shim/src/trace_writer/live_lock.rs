@@ -8,6 +8,7 @@ use crate::runtime::faults::pages_granted;
 use crate::runtime::forked_child::{self, Range};
 use crate::runtime::leaked::Leaked;
 use crate::runtime::private_table::Opened;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// One page is the least that can be mapped. It lies behind the end of an empty file, so it is never touched.
 const BYTES: usize = 4096;
@@ -45,9 +46,9 @@ impl LiveLock {
         let known = self.place.get().or_else(|| forked_child::reserve(BYTES));
         let Some(range) = known else { return false };
         self.place.set(range);
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let (flags, number) = (libc::MAP_SHARED | libc::MAP_FIXED, file.as_fd().as_raw_fd());
         // SAFETY: in place of our own mapping, to which there is no reference.
-        let map = |at| unsafe { libc::mmap(at, BYTES, libc::PROT_NONE, flags, file.number(), 0) };
+        let map = |at| unsafe { libc::mmap(at, BYTES, libc::PROT_NONE, flags, number, 0) };
         range.put(map) != libc::MAP_FAILED
     }
 }
@@ -65,8 +66,9 @@ fn lock(file: &Opened) -> bool {
 fn call(file: &Opened, command: i32) -> Option<i32> {
     let (l_type, l_whence) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16);
     let mut lock = libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    let number = file.as_fd().as_raw_fd();
     // SAFETY: a structure of our own. The C library's wrapper of fcntl may be the program's.
-    let done = unsafe { libc::syscall(libc::SYS_fcntl, file.number(), command, &raw mut lock) };
+    let done = unsafe { libc::syscall(libc::SYS_fcntl, number, command, &raw mut lock) };
     (done == 0).then_some(lock.l_type.into())
 }
 

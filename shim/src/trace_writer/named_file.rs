@@ -7,8 +7,9 @@ use crate::runtime::directory;
 use crate::runtime::errno;
 use crate::runtime::lock::Lock;
 use crate::runtime::private_table::{Opened, Table};
-use crate::runtime::system::{self, Part};
+use crate::runtime::system::{self, Part, WORKING_DIRECTORY};
 use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use vramtrace_format::StopReason;
@@ -40,7 +41,7 @@ impl NamedFile {
         let name = c_string(path.as_os_str().as_bytes())?;
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
         let opened = table.open(&name, flags, mode).map_err(cannot_open)?;
-        let Some(stat) = system::fstat(opened.number()) else {
+        let Some(stat) = system::fstat(&opened) else {
             return Err(Failure::last(StopReason::WriteFailed));
         };
         let directory = id_of_name(&c_string(&of_directory(parent(&path)))?).unwrap_or_default();
@@ -57,7 +58,7 @@ impl NamedFile {
         if let Ok(name) = c_string(self.path.as_os_str().as_bytes())
             && id_of_name(&name) == Some(self.id)
         {
-            system::unlink(libc::AT_FDCWD, &name);
+            system::unlink(WORKING_DIRECTORY, &name);
         }
     }
 
@@ -90,9 +91,9 @@ impl NamedFile {
     ) -> Result<(Opened<'t>, u64), Failure> {
         let (readable, _) =
             self.checked(table.open(name, libc::O_RDONLY, 0).map_err(cannot_open)?)?;
-        system::fchmod(readable.number(), self.mode | libc::S_IWUSR);
+        system::fchmod(&readable, self.mode | libc::S_IWUSR);
         let opened = table.open_again(&readable, libc::O_RDWR);
-        system::fchmod(readable.number(), self.mode);
+        system::fchmod(&readable, self.mode);
         self.checked(opened.map_err(cannot_open)?)
     }
 
@@ -129,11 +130,11 @@ impl NamedFile {
     ) -> Option<(CString, (Opened<'t>, u64))> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let entries = table.open(&c_string(&of_directory(directory)).ok()?, flags, 0).ok()?;
-        if system::fstat(entries.number()).is_some_and(|stat| id(&stat) == self.directory) {
+        if system::fstat(&entries).is_some_and(|stat| id(&stat) == self.directory) {
             *failure = LOST;
         }
         let mut found = None;
-        let _ = directory::each_name(entries.number(), |name, inode| {
+        let _ = directory::each_name(&entries, |name, inode| {
             if found.is_none() && inode == self.id.1 {
                 let path = c_string(&[directory, b"/", name.to_bytes()].concat());
                 found = path.ok().and_then(|path| Some((self.open_at(table, &path).ok()?, path)));
@@ -143,7 +144,7 @@ impl NamedFile {
     }
 
     fn checked<'t>(&self, opened: Opened<'t>) -> Result<(Opened<'t>, u64), Failure> {
-        match system::fstat(opened.number()) {
+        match system::fstat(&opened) {
             Some(stat) if id(&stat) == self.id => Ok((opened, stat.st_size as u64)),
             _ => Err(LOST),
         }
@@ -155,7 +156,7 @@ fn id(stat: &libc::stat) -> Id {
 }
 
 fn id_of_name(name: &CStr) -> Option<Id> {
-    system::stat_of_name(libc::AT_FDCWD, name).as_ref().map(id)
+    system::stat_of_name(WORKING_DIRECTORY, name).as_ref().map(id)
 }
 
 fn parent(path: &Path) -> &[u8] {
@@ -187,11 +188,11 @@ pub fn within_limit(end: u64) -> Result<(), Failure> {
 }
 
 /// Allocates or frees the blocks of a range.
-pub fn allocate(number: i32, mode: i32, offset: u64, bytes: u64) -> Result<(), Failure> {
+pub fn allocate(file: &Opened, mode: i32, offset: u64, bytes: u64) -> Result<(), Failure> {
     loop {
-        // SAFETY: takes no pointers; `number` is the recorder's file.
-        let done =
-            unsafe { libc::fallocate(number, mode, offset as libc::off_t, bytes as libc::off_t) };
+        let (number, bytes) = (file.as_fd().as_raw_fd(), bytes as libc::off_t);
+        // SAFETY: takes no pointers; the number is of the recorder's file.
+        let done = unsafe { libc::fallocate(number, mode, offset as libc::off_t, bytes) };
         if done == 0 {
             return Ok(());
         }
@@ -205,11 +206,11 @@ pub fn allocate(number: i32, mode: i32, offset: u64, bytes: u64) -> Result<(), F
 pub static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Writes all parts consecutively.
-pub fn write(number: i32, parts: &[Part], mut at: u64) -> Result<(), Failure> {
+pub fn write(file: &Opened, parts: &[Part], mut at: u64) -> Result<(), Failure> {
     for part in parts {
         let mut done = 0;
         while done < part.size() {
-            match system::pwrite(number, *part, done, at as i64) {
+            match system::pwrite(file, *part, done, at as i64) {
                 0 => return Err(Failure { reason: StopReason::WriteFailed, errno: libc::EIO }),
                 wrote if wrote > 0 => (done, at) = (done + wrote as usize, at + wrote as u64),
                 _ if errno::get() == libc::EINTR => {}

@@ -79,7 +79,7 @@ impl Switch {
 
 /// `None`: there is no such file. No link is followed.
 fn said_by(file: &CStr) -> Option<Result<(), NoSwitch>> {
-    let stat = system::stat_of_name(libc::AT_FDCWD, file)?;
+    let stat = system::stat_of_name(system::WORKING_DIRECTORY, file)?;
     Some(host_switch::check(stat.st_mode, stat.st_uid, secure_dir::user()))
 }
 

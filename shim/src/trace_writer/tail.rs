@@ -16,6 +16,7 @@ use crate::runtime::private_table::{Opened, Table};
 use crate::runtime::system::{self, Part};
 use crate::runtime::{errno, hash_table};
 use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,11 +67,10 @@ impl Tail {
         opened: &Opened,
         page: &[u8; HEADER_BYTES],
     ) -> Result<Tail, NamedFile> {
-        let number = opened.number();
-        let Some(write_first) = is_mappable(number) else { return Err(file) };
+        let Some(write_first) = is_mappable(opened) else { return Err(file) };
         let headed = within_limit(HEADER_BYTES as u64).and_then(|()| {
-            system::flock(number, libc::LOCK_EX | libc::LOCK_NB);
-            write(number, &[Part::Bytes(page)], 0)
+            system::flock(opened, libc::LOCK_EX | libc::LOCK_NB);
+            write(opened, &[Part::Bytes(page)], 0)
         });
         let length = TAIL_START as u64;
         let mut tail = Tail { file, place, length, write_first, free: Vec::new() };
@@ -125,16 +125,16 @@ impl Tail {
 
     /// Extends the file with blocks, which are mapped and touched: stores to them cannot fail.
     fn grow(&mut self, opened: &Opened, bytes: usize, count: usize) -> Result<(), Failure> {
-        let (number, offset, all) = (opened.number(), self.length, bytes * count);
+        let (offset, all) = (self.length, bytes * count);
         within_limit(offset + all as u64)?;
         if self.place == TailPlace::Memory {
-            leaves_half(number, all as u64)?;
+            leaves_half(opened, all as u64)?;
         }
-        allocate(number, 0, offset, all as u64)?;
+        allocate(opened, 0, offset, all as u64)?;
         if self.write_first {
-            let _ = write_zeros(number, offset, all);
+            let _ = write_zeros(opened, offset, all);
         }
-        let memory = map(number, offset, all)?;
+        let memory = map(opened, offset, all)?;
         self.length = offset + all as u64;
         for words in memory.chunks_exact(bytes / 8) {
             let _ = self.free.try_push(Range { words, fresh: true });
@@ -143,14 +143,15 @@ impl Tail {
     }
 }
 
-fn map(number: i32, offset: u64, bytes: usize) -> Result<&'static [AtomicU64], Failure> {
+fn map(opened: &Opened, offset: u64, bytes: usize) -> Result<&'static [AtomicU64], Failure> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     if !pages_granted("tail") {
         return Err(Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM });
     }
-    let (shared, from) = (libc::MAP_SHARED, offset as libc::off_t);
+    let (shared, number) = (libc::MAP_SHARED, opened.as_fd().as_raw_fd());
     // SAFETY: a fresh mapping; touches nothing that exists.
-    let at = unsafe { libc::mmap(null_mut(), bytes, access, shared, number, from) };
+    let at =
+        unsafe { libc::mmap(null_mut(), bytes, access, shared, number, offset as libc::off_t) };
     if at == libc::MAP_FAILED {
         return Err(Failure::last(StopReason::MapFailed));
     }
@@ -162,9 +163,9 @@ fn map(number: i32, offset: u64, bytes: usize) -> Result<&'static [AtomicU64], F
 
 /// Writes zeros to a range of new blocks, which creates its pages in bulk. If that fails, they are
 /// created one by one when touched.
-fn write_zeros(number: i32, offset: u64, bytes: usize) -> Result<(), Failure> {
+fn write_zeros(opened: &Opened, offset: u64, bytes: usize) -> Result<(), Failure> {
     let mut places = (offset..offset + bytes as u64).step_by(ZEROS.len());
-    places.try_for_each(|at| write(number, &[Part::Bytes(&ZEROS)], at))
+    places.try_for_each(|at| write(opened, &[Part::Bytes(&ZEROS)], at))
 }
 
 /// Touches every page for writing, so that an error is found here and not as a SIGBUS at a store. A range of the recorder's.

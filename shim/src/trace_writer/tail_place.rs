@@ -39,7 +39,7 @@ pub fn beside<'t>(
 pub fn in_memory(table: &Table, tag: u64) -> Option<(NamedFile, Opened<'_>)> {
     let path = memory::directory(secure_dir::user());
     let directory = secure_dir::directory(table, path.as_bytes()).ok()?;
-    let most = (Room::of(directory.number())?.all / 4).min(DEAD_MOST);
+    let most = (Room::of(&directory)?.all / 4).min(DEAD_MOST);
     remove_dead(table, &directory, most);
     create(table, &Path::new(&path).join(tail::name_end(tag))).ok()
 }
@@ -54,8 +54,8 @@ fn create<'t>(table: &'t Table, path: &Path) -> Result<(NamedFile, Opened<'t>), 
 /// could raise SIGBUS (btrfs, also below an overlay; it is recognised by a count of 0 inodes).
 ///
 /// True: on a disk.
-pub fn is_mappable(number: i32) -> Option<bool> {
-    let info = system::fstatfs(number)?;
+pub fn is_mappable(file: &Opened) -> Option<bool> {
+    let info = system::fstatfs(file)?;
     match info.f_type as u64 & 0xFFFF_FFFF {
         TMPFS => Some(false),
         EXT | XFS => Some(true),
@@ -66,8 +66,8 @@ pub fn is_mappable(number: i32) -> Option<bool> {
 
 /// Memory is taken only while half of its file system stays free: the program uses it too, and a store
 /// of its own that finds no room ends it (SIGBUS). Docker gives 64 MiB.
-pub fn leaves_half(number: i32, bytes: u64) -> Result<(), Failure> {
-    match Room::of(number) {
+pub fn leaves_half(file: &Opened, bytes: u64) -> Result<(), Failure> {
+    match Room::of(file) {
         Some(room) if room.leaves_half(bytes) => Ok(()),
         _ => Err(Failure { reason: StopReason::DiskFull, errno: libc::ENOSPC }),
     }
@@ -80,8 +80,8 @@ struct Room {
 }
 
 impl Room {
-    fn of(number: i32) -> Option<Room> {
-        let info = system::fstatfs(number)?;
+    fn of(file: &Opened) -> Option<Room> {
+        let info = system::fstatfs(file)?;
         let bytes = |blocks: u64| blocks.saturating_mul(info.f_bsize as u64);
         Some(Room { all: bytes(info.f_blocks), free: bytes(info.f_bavail) })
     }
@@ -127,13 +127,13 @@ impl Dead {
 /// A process holds a lock on its tail. A reader that writes one into its trace does too.
 fn is_unlocked(file: &Opened) -> bool {
     // The lock goes when the file is closed.
-    system::flock(file.number(), libc::LOCK_SH | libc::LOCK_NB)
+    system::flock(file, libc::LOCK_SH | libc::LOCK_NB)
 }
 
 /// Removes the oldest tails of ended processes, until those that are left have at most this many bytes.
 fn remove_dead(table: &Table, directory: &Opened, most: u64) {
     let (mut looked_at, mut dead) = (0, Vec::new());
-    let _ = directory::each_name(directory.number(), |name, _| {
+    let _ = directory::each_name(directory, |name, _| {
         if looked_at == LOOKED_AT || !tail::is_memory_name(name.to_bytes()) {
             return;
         }
@@ -149,7 +149,7 @@ fn remove_dead(table: &Table, directory: &Opened, most: u64) {
         if bytes <= most {
             return;
         }
-        let _ = secure_dir::remove(directory, one.name());
+        system::unlink(directory, one.name());
         bytes -= one.bytes;
     }
 }

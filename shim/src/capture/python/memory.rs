@@ -91,7 +91,7 @@ impl Memory for Careful<'_> {
             Careful::Call => copied(at).ok().flatten(),
             Careful::File(file) => {
                 let mut bytes = [0; N];
-                let read = system::pread(file.number(), &mut bytes, at as i64);
+                let read = system::pread(file, &mut bytes, at as i64);
                 (read == N as isize).then_some(bytes)
             }
         }
