@@ -67,16 +67,11 @@ impl Home {
 /// The real function of an export. Opens the library if it is not open.
 #[inline]
 pub fn function(api: Api) -> Option<*mut c_void> {
-    let mut real = REAL[api as usize].load(Ordering::Relaxed);
-    if real.is_null() {
-        real = open(api);
-    }
-    (!real.is_null()).then_some(real)
+    known(api).or_else(|| open(api))
 }
 
-/// As [`function`]; null: there is none.
 #[cold]
-fn open(api: Api) -> *mut c_void {
+fn open(api: Api) -> Option<*mut c_void> {
     let kept = errno::get();
     if !find(api.home()) {
         // A program that is linked to the library has it open. One that calls the export without it (a
@@ -87,10 +82,11 @@ fn open(api: Api) -> *mut c_void {
         unsafe { Object::opened(handle) }.map(|object| adopt(api.home(), object));
     }
     errno::set(kept);
-    known(api).unwrap_or(null_mut())
+    known(api)
 }
 
 /// The real function if its library was found and has it.
+#[inline]
 pub fn known(api: Api) -> Option<*mut c_void> {
     let real = REAL[api as usize].load(Ordering::Acquire);
     (!real.is_null()).then_some(real)

@@ -20,8 +20,6 @@ pub enum Wrong {
     /// Others may access it.
     Mode(u32),
     NotInMemory,
-    /// It is not a regular file, or has more than one hard link.
-    NotPlain,
     /// For shared memory.
     OtherSize,
 }
@@ -32,7 +30,7 @@ impl Wrong {
     pub fn is_correctable(&self) -> bool {
         match self {
             Wrong::Errno(errno) => matches!(*errno, libc::ELOOP | libc::ENOTDIR),
-            Wrong::Owner(_) | Wrong::Mode(_) | Wrong::NotPlain => true,
+            Wrong::Owner(_) | Wrong::Mode(_) => true,
             Wrong::NotInMemory | Wrong::OtherSize => false,
         }
     }
@@ -48,9 +46,6 @@ impl fmt::Display for Wrong {
                 write!(f, "belongs to user {owner}, not to you; that user or root must remove it")
             }
             Wrong::Mode(mode) => write!(f, "is open to others (mode {mode:o}); chmod go-rwx it"),
-            Wrong::NotPlain => {
-                write!(f, "is not a regular file with a single hard link; remove it")
-            }
             // Not reported: see `is_correctable`.
             Wrong::Errno(_) | Wrong::NotInMemory | Wrong::OtherSize => write!(f, "cannot be used"),
         }
