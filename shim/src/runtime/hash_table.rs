@@ -283,15 +283,8 @@ impl<T: Slot> Table<T> {
         index
     }
 
-    /// Removes the value from slot `index`. Values behind it may move to lower slots: `moved` is called
-    /// with the lowest slot that changed, if any.
-    pub fn remove_at(&mut self, index: usize, moved: impl FnMut(usize)) -> Option<T> {
-        let taken = *self.at(index)?;
-        self.clear_at(index, moved);
-        Some(taken)
-    }
-
-    /// As `remove_at`, for a slot that holds a value; the value is discarded.
+    /// Removes the value from slot `index`, which holds one. Values behind it may move to lower slots: `moved` is called with
+    /// each slot that changed.
     #[inline]
     pub fn clear_at(&mut self, index: usize, moved: impl FnMut(usize)) {
         let hole = match self.at((index + 1) & self.mask) {
@@ -323,7 +316,10 @@ impl<T: Slot> Table<T> {
     }
 
     pub fn remove(&mut self, key: T::Key) -> Option<T> {
-        self.find(key).and_then(|index| self.remove_at(index, |_| ()))
+        let index = self.find(key)?;
+        let taken = *self.slot(index);
+        self.clear_at(index, |_| ());
+        Some(taken)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &T> {
@@ -461,7 +457,7 @@ mod tests {
         }
         let mut lowest = usize::MAX;
         let at = table.find(4).unwrap();
-        table.remove_at(at, |to| lowest = lowest.min(to));
+        table.clear_at(at, |to| lowest = lowest.min(to));
         assert_eq!(lowest, at);
         assert!(table.get(5).is_some() && table.get(6).is_some() && table.get(4).is_none());
     }

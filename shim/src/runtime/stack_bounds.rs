@@ -97,8 +97,10 @@ fn look(sp: usize, first: bool) -> Option<usize> {
             return Some(own.high);
         }
     }
-    // A stack that the program allocated: of a fiber, or for signals.
-    mapped_from(sp)
+    // A stack that the program allocated: of a fiber, or for signals. The page of `sp` is certainly mapped, and those behind it
+    // are looked at within a limited distance.
+    let first = sp & !(PAGE - 1);
+    Some(first + PAGE * mapped_pages::<32>(first, 32).max(1))
 }
 
 /// The bounds of the thread's original stack. `pthread_getattr_np` gives them, but it calls malloc, and
@@ -173,13 +175,6 @@ fn of_main_thread(sp: usize) -> Option<(usize, usize)> {
     Some((end.saturating_sub(limit.min(NEAR)), end))
 }
 
-/// The end of the mapped pages from `sp` on, within a limited distance.
-fn mapped_from(sp: usize) -> Option<usize> {
-    let first = sp & !(PAGE - 1);
-    // The page of `sp` is certainly mapped.
-    Some(first + PAGE * mapped_pages::<32>(first, 32).max(1))
-}
-
 /// How many of `count` pages from `first` on can be read; at most `PAGES`.
 pub(super) fn mapped_pages<const PAGES: usize>(first: usize, count: usize) -> usize {
     let mut byte = [0u8; PAGES];
@@ -231,6 +226,6 @@ mod tests {
         let page = crate::runtime::hash_table::pages(3 * 4096).unwrap() as usize;
         // SAFETY: the last of three fresh pages, to which nothing refers.
         unsafe { libc::mprotect((page + 2 * 4096) as *mut c_void, 4096, libc::PROT_NONE) };
-        assert_eq!(mapped_from(page + 100), Some(page + 2 * 4096));
+        assert_eq!(look(page + 100, false), Some(page + 2 * 4096));
     }
 }
