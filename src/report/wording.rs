@@ -102,11 +102,6 @@ pub fn headline(of: &InUse) -> String {
     format!("{} {}", size(of.headline()), headline_name(of))
 }
 
-/// The CUDA ordinal. `None`: the device is unknown.
-pub fn ordinal(device: DeviceId) -> Option<u8> {
-    (device != DeviceId::UNKNOWN).then_some(device.0)
-}
-
 /// `GPU 0`, `unknown device`.
 pub fn gpu_name(device: DeviceId) -> String {
     numbered("GPU ", device)

@@ -20,6 +20,7 @@ use crate::analysis::{
     GroupBy, Holder, Holding, Moment, Phase, Places, Process, SampledMoment, SampledPhase,
     SleepsFacts, TakenBy, Verdict, outliers, reconcile, taken_by,
 };
+use crate::facts;
 use crate::replay::history::Sampled;
 use crate::replay::state::{HostSums, Inconsistencies};
 use crate::replay::{DeviceState, KindSums, OffSpan, RecorderCost, RefusalAt, Sampling};
@@ -367,14 +368,16 @@ fn seconds(ns: u64) -> f64 {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PhasesBeforeFacts {
-    pub device: Option<u8>,
+    #[serde(serialize_with = "facts::ordinal")]
+    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    pub device: DeviceId,
     /// By the recorder's history, which keeps four for a device in each part of the time; highest first.
     pub phases: Vec<SampledPhase>,
 }
 
 /// The value of `phases_before`.
 pub fn phases_before(found: BTreeMap<DeviceId, Vec<SampledPhase>>) -> Vec<PhasesBeforeFacts> {
-    let fact = |(device, phases)| PhasesBeforeFacts { device: wording::ordinal(device), phases };
+    let fact = |(device, phases)| PhasesBeforeFacts { device, phases };
     found.into_iter().map(fact).collect()
 }
 

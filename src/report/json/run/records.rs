@@ -14,7 +14,7 @@ use crate::analysis::ranks::{
 };
 use crate::analysis::roles::HeldByRole;
 use crate::analysis::{GroupBy, Holder, Process, StackClassifier};
-use crate::facts::{self, ProcessId};
+use crate::facts;
 use crate::report::json::ProcessHead;
 use crate::report::oom::{AdviceFacts, FailureFacts};
 use crate::report::text::stack::place;
@@ -183,7 +183,7 @@ pub struct JobRecord {
     pub failed_processes: usize,
     /// With a confidence of at least 0.5. Null: no process was looked at.
     pub leaks: Option<u64>,
-    pub worst_leak: Option<WorstLeak>,
+    pub worst_leak: Option<JudgedLeak>,
     /// For the process that failed first.
     pub advice: Option<AdviceFacts>,
     /// `lowest` and `highest` count the lines of the processes from 0. Null: fewer than two used GPU memory.
@@ -194,24 +194,10 @@ pub struct JobRecord {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FailureRecord {
     #[serde(flatten)]
-    pub id: ProcessId,
-    pub host: String,
-    /// As `ended` of a process.
-    pub ended: &'static str,
+    pub head: ProcessHead,
     pub unix_s: f64,
     /// Null: it did not run out of memory, or its events were not read.
     pub out_of_memory: Option<FailureFacts>,
-}
-
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct WorstLeak {
-    #[serde(flatten)]
-    pub id: ProcessId,
-    pub verdict: &'static str,
-    pub bytes: u64,
-    pub rate_bytes_per_s: Option<f64>,
-    pub line: Option<String>,
 }
 
 /// How the command ended, and what its checks said.
@@ -262,18 +248,14 @@ pub(super) fn of_run(
     let first_failure = first.map(|first| {
         let process = &processes[first.index];
         FailureRecord {
-            id: process.head.id,
-            host: process.head.host.clone(),
-            ended: process.head.ended,
+            head: process.head.clone(),
             unix_s: rounded(first.unix_ns as f64 / 1e9),
             out_of_memory: process.out_of_memory.clone(),
         }
     });
-    let judged = processes.iter().filter_map(|process| Some((process, process.leaks.as_ref()?)));
-    let sure = judged.clone().flat_map(|(process, leaks)| {
-        leaks.iter().filter(|leak| leak.leak.confidence >= 0.5).map(move |leak| (process, leak))
-    });
-    let worst = sure.clone().max_by_key(|(_, leak)| (leak.fails, leak.leak.bytes));
+    let judged = processes.iter().filter_map(|process| process.leaks.as_ref());
+    let sure = judged.clone().flatten().filter(|leak| leak.leak.is_sure());
+    let worst = sure.clone().max_by_key(|leak| (leak.fails, leak.leak.bytes));
     let mut cards = cards(ranks);
     let cards_in_all = cards.len();
     let peak_bytes = cards.iter().map(|card| card.peak_bytes).max().flatten();
@@ -308,20 +290,14 @@ pub(super) fn of_run(
         first_failure,
         failed_processes: failures.len(),
         leaks: judged.clone().next().map(|_| sure.count() as u64),
-        worst_leak: worst.map(|(process, leak)| WorstLeak {
-            id: process.head.id,
-            verdict: leak.leak.verdict.name(),
-            bytes: leak.leak.bytes,
-            rate_bytes_per_s: leak.leak.rate,
-            line: leak.line.clone(),
-        }),
+        worst_leak: worst.cloned(),
         advice: first.and_then(|first| processes[first.index].advice.clone()),
         imbalance: imbalance(ranks),
     }
 }
 
 /// As in `vramtrace leaks --json`.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JudgedLeak {
     /// The run fails because of it.

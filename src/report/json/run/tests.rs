@@ -78,7 +78,7 @@ fn without_a_replay_the_figures_are_those_of_summary_and_totals() {
     // Both had the card at one time, and no moment was read.
     assert_eq!((job.cards[0].peak_bytes, job.peak_bytes), (None, None));
     assert_eq!(job.cards[0].sum_of_peaks_bytes / MIB, 400);
-    assert_eq!(job.first_failure.unwrap().ended, "cut_off");
+    assert_eq!(job.first_failure.unwrap().head.ended, "cut_off");
 }
 
 #[test]
