@@ -132,7 +132,7 @@ fn numbered(processes: &[ProcessRead]) -> Vec<ListedOom<'_>> {
         let listed = |oom| ListedOom::of(0, oom, trace, definitions, symbols);
         all.extend(found.ooms.iter().map(listed));
     }
-    all.sort_by_key(|of| of.header.start_unix_ns.saturating_add(of.oom.time_ns));
+    all.sort_by_key(|of| of.trace.header().start_unix_ns.saturating_add(of.oom.time_ns));
     for (listed, number) in all.iter_mut().zip(1..) {
         listed.number = number;
     }
@@ -159,10 +159,10 @@ fn chosen(at: Option<Which>, here: &[ListedOom], all: usize) -> Result<Vec<usize
             Err(Failure::new(format!("--at {number}: {there}")))
         }
         None => {
-            let ended = |listed: &&ListedOom| !listed.is_running && !listed.oom.went_on;
+            let ended = |listed: &&ListedOom| !listed.trace.is_running() && !listed.oom.went_on;
             // When one rank ends, the others often fail after it: the first is the cause.
-            let first = here.iter().find(ended).map(|listed| listed.trace);
-            let last = |trace| here.iter().rev().find(|of| of.trace == trace && ended(of));
+            let first = here.iter().find(ended).map(|listed| listed.trace.path());
+            let last = |trace| here.iter().rev().find(|of| of.trace.path() == trace && ended(of));
             let chosen = first.and_then(last).or(here.last());
             Ok(chosen.map(|listed| listed.number).into_iter().collect())
         }
@@ -173,7 +173,7 @@ fn chosen(at: Option<Which>, here: &[ListedOom], all: usize) -> Result<Vec<usize
 fn explain_chosen(processes: &[ProcessRead], here: &mut [ListedOom], chosen: &[usize]) {
     for ProcessRead { trace, definitions, .. } in processes {
         let mut wanted: Vec<&mut ListedOom> = here.iter_mut().collect();
-        wanted.retain(|of| of.trace == trace.path() && chosen.contains(&of.number));
+        wanted.retain(|of| of.trace.path() == trace.path() && chosen.contains(&of.number));
         let ooms: Vec<(usize, Oom)> = wanted.iter().map(|of| (of.number, of.oom.clone())).collect();
         let explained =
             if ooms.is_empty() { Vec::new() } else { explain(trace, definitions, &ooms) };
@@ -192,9 +192,9 @@ fn text(args: &Args, processes: &[ProcessRead], ooms: &[ListedOom], of: usize) -
     let given = args.processes.given();
     let headers = || processes.iter().map(|read| read.trace.header());
     let parts = ooms.iter().filter_map(|listed| {
-        let running = listed.is_running;
+        let running = listed.trace.is_running();
         let Args { top, full, short, .. } = *args;
-        let one = shell::of_process(&given, listed.header, listed.trace, headers());
+        let one = shell::of_process(&given, listed.trace.header(), listed.trace.path(), headers());
         let shown = OomOptions { top, full, short, running, of };
         Some(view::text(listed.post_mortem.as_ref()?, &one, shown))
     });

@@ -234,9 +234,10 @@ impl ReportInput {
     fn first_failed(&self, args: &Args) -> Option<Process> {
         let failed = ranks::failed(&self.ranks);
         let first = failed.first().filter(|failed| failed.end == ProcessEnd::OutOfMemory)?;
-        let trace = &self.selected.traces[first.index];
-        let mut process = Process::read(trace, Moment::End);
-        process.look_closer(trace, Wanted { fatal: true, holders: false });
+        let trace = std::slice::from_ref(&self.selected.traces[first.index]);
+        let collect = Collect::for_verdict(trace);
+        let mut process = read_all(trace, Moment::End, collect, &|_, _| {}).pop()?;
+        process.look_closer(&trace[0], Wanted { fatal: true, holders: false });
         process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
         Some(process)
     }

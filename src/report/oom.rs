@@ -6,6 +6,7 @@ use serde::Serialize;
 use vramtrace_format::Header;
 
 use super::shell::quoted;
+use super::text::leaks::keeps;
 use super::text::oom as words;
 use super::text::stack::place;
 use crate::analysis::oom::{
@@ -44,6 +45,8 @@ pub struct FailureFacts {
     pub limit_text: String,
     /// The line that asked.
     pub line: Option<String>,
+    /// The leak without which it would have been served, in words. Null: none, or not looked for.
+    pub leak_text: Option<String>,
     /// The step of a training that it ended, in words. Null: none, or not looked for.
     pub step_text: Option<String>,
     #[serde(flatten)]
@@ -85,6 +88,7 @@ impl FailureFacts {
                 text: words::why(one),
                 limit_text: words::limit(one),
                 line: place(&stack),
+                leak_text: one.leak.as_ref().map(keeps),
                 step_text: step.map(words::step),
                 sum: one.used(&classifier),
                 could_have_bytes: one.could_have(),
@@ -125,11 +129,7 @@ pub struct ListedOom<'r> {
     #[serde(skip)]
     pub stack: NamedStack,
     #[serde(skip)]
-    pub header: &'r Header,
-    #[serde(skip)]
-    pub trace: &'r Path,
-    #[serde(skip)]
-    pub is_running: bool,
+    pub trace: &'r Trace,
 }
 
 impl<'r> ListedOom<'r> {
@@ -149,9 +149,7 @@ impl<'r> ListedOom<'r> {
             api: (oom.site.0 > 0).then(|| definitions.site_api_name(oom.site)),
             post_mortem: None,
             stack: StackClassifier::new(symbols, header).named(oom.stack),
-            header,
-            trace: trace.path(),
-            is_running: trace.is_running(),
+            trace,
         }
     }
 }

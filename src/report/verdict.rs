@@ -56,9 +56,10 @@ fn text(process: &Process, of: &Verdict) -> String {
     let (on, at) = (gpu_name(of.device), seconds(of.at_ns));
     let no_leak = if of.no_leak { "no leak, " } else { "" };
     match (of.kind, &process.fatal[..], &of.leak) {
-        (_, [fatal, ..], _) => {
-            let (limit, why) = (oom::limit(fatal), oom::why(fatal));
-            format!("out of memory on {on} at {at}; limit: {limit}; {why}")
+        (_, [fatal, ..], leak) => {
+            let leak = leak.as_ref().map(|leak| format!(" because {}", leaks::keeps(leak)));
+            let (leak, limit, why) = (leak.unwrap_or_default(), oom::limit(fatal), oom::why(fatal));
+            format!("out of memory on {on} at {at}{leak}; limit: {limit}; {why}")
         }
         (_, _, Some(leak)) => {
             let all = process.leaks.iter().flat_map(|leaks| leaks.sure()).count() as u64;

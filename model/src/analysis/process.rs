@@ -283,24 +283,26 @@ impl Process {
         }
         visitors.extend(roles.as_mut().map(|roles| roles as &mut dyn Visitor));
         self.visit(trace, &mut visitors);
-        let mut fatal = post_mortems.finish();
-        for fatal in &mut fatal {
-            fatal.find_remedy(trace, definitions);
-        }
-        self.fatal = fatal;
-        self.judge_leaks(trace);
+        let fatal = post_mortems.finish();
+        self.judge(trace, fatal);
         if holders {
             self.rests = rests.found;
             self.name_holders(trace, peaks.found, roles.map(RolesAt::of_devices));
         }
     }
 
-    /// Fills [`Process::leaks`] if they were collected and the process was read to its end.
-    pub fn judge_leaks(&mut self, trace: &Trace) {
+    /// Fills [`Process::fatal`] with what helps, and [`Process::leaks`] if they were collected and the process was read to its
+    /// end.
+    pub fn judge(&mut self, trace: &Trace, fatal: Vec<PostMortem>) {
         let watched = self.collected.watched.as_ref().filter(|_| self.moment == Moment::End);
         let rules = Suppressions::default();
         let judge = |of: &Watched| of.judge(trace, &self.definitions, &self.state, &rules, 0);
         self.leaks = watched.map(judge);
+        self.fatal = fatal;
+        for fatal in &mut self.fatal {
+            fatal.find_remedy(trace, &self.definitions);
+            self.leaks.iter().for_each(|leaks| fatal.find_leak(leaks));
+        }
     }
 
     /// The memory that each device holds at a moment, by stack and, if wanted, by role: in one more pass over

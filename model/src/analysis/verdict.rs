@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
-use super::leaks::{Leak, Leaks};
+use super::leaks::{Leak, Leaks, QUICK_BYTES};
 use super::ranks::ProcessEnd;
 use super::{Collect, GroupBy, Holder, Holdings, Process, RolesOf};
 use crate::facts;
@@ -29,16 +29,6 @@ pub enum VerdictKind {
 }
 
 impl VerdictKind {
-    /// The command of vramtrace that explains it.
-    fn command(self) -> &'static str {
-        match self {
-            VerdictKind::OutOfMemory => "oom",
-            VerdictKind::Leak => "leaks",
-            VerdictKind::InOrder | VerdictKind::Running | VerdictKind::NotKnown => "holders",
-            VerdictKind::NoMemory | VerdictKind::RefusedAndWentOn | VerdictKind::CutOff => "report",
-        }
-    }
-
     pub fn is_fine(self) -> bool {
         self <= VerdictKind::InOrder
     }
@@ -62,7 +52,7 @@ pub struct Verdict {
     pub at_ns: u64,
     /// Leaks were looked for, and there is no sign of one.
     pub no_leak: bool,
-    /// The first that is sure. Null: none is, or they were not looked for.
+    /// Of out of memory the leak that caused it, else the first that is sure. Null: none is, or they were not looked for.
     pub leak: Option<Leak>,
     /// Who held the most of the device, at the failure or at the peak. Null: not known.
     pub holder: Option<Holder>,
@@ -75,7 +65,8 @@ impl Verdict {
     pub fn of(process: &Process) -> Verdict {
         let fatal = process.fatal.first();
         let leaks = process.leaks.as_ref();
-        let leak = leaks.and_then(|leaks| leaks.sure().next()).cloned();
+        let first_leak = || leaks.and_then(|leaks| leaks.sure().next());
+        let leak = fatal.map_or_else(first_leak, |fatal| fatal.leak.as_ref()).cloned();
         let highest = process.devices().max_by_key(|(_, device)| device.peak.bytes);
         let kind = match process.end() {
             _ if fatal.is_some() => VerdictKind::OutOfMemory,
@@ -92,6 +83,12 @@ impl Verdict {
         let device = fatal.map_or_else(of_leak, |fatal| fatal.oom.device);
         let at_peak = process.who.as_ref().map(|who| &who.peak);
         let held = fatal.map(|fatal| &fatal.held).or(at_peak);
+        let next = match kind {
+            _ if leak.is_some() => "leaks",
+            VerdictKind::OutOfMemory => "oom",
+            VerdictKind::InOrder | VerdictKind::Running | VerdictKind::NotKnown => "holders",
+            _ => "report",
+        };
         Verdict {
             kind,
             device,
@@ -99,7 +96,7 @@ impl Verdict {
             no_leak: leaks.is_some_and(Leaks::is_none),
             leak,
             holder: held.and_then(|held| largest(process, device, held)),
-            next: kind.command(),
+            next,
         }
     }
 
@@ -124,13 +121,10 @@ fn largest(process: &Process, device: DeviceId, held: &Holdings) -> Option<Holde
     holders.filter(is_it).find(|of| of.stack.lead().is_some())
 }
 
-/// With more bytes of traces than this, leaks are not searched: that takes longer than the other figures.
-const LEAKS_MOST: u64 = 64 << 20;
-
 impl Collect {
     /// What a [`Verdict`] needs of the first pass over the traces.
     pub fn for_verdict(traces: &[Trace]) -> Collect {
-        let leaks = traces.iter().map(Trace::len).sum::<u64>() <= LEAKS_MOST;
+        let leaks = traces.iter().map(Trace::len).sum::<u64>() <= QUICK_BYTES;
         Collect { roles: Some(RolesOf::Blocks), leaks, points: true, ..Collect::default() }
     }
 }

@@ -138,12 +138,8 @@ fn fits(traces: &[Trace]) -> Option<PageFits> {
 
 /// Assembles the facts, and fills [`Process::fatal`].
 fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPass) -> ProcessPage {
-    let SecondPass { recorded, mut fatal, frag } = pass;
-    for one in &mut fatal {
-        one.find_remedy(trace, &process.definitions);
-    }
-    process.fatal = fatal;
-    process.judge_leaks(trace);
+    let SecondPass { recorded, fatal, frag } = pass;
+    process.judge(trace, fatal);
     let leaks = process.leaks.iter().flat_map(|found| &found.leaks);
     let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);
     let symbols = Symbols::of(&process.definitions, &process.header, stacks);

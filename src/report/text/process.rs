@@ -5,14 +5,15 @@ use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{
-    BAD, BOLD, DIM, Table, WARN, WIDTH, caution, line, paint, paint_if, room, section, wrapped,
+    BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, caution, line, paint, paint_if, room, section,
+    wrapped,
 };
 use super::{engine, holders, oom, phases, sleeps, sum, torch};
 use crate::analysis::oom::Swallowed;
 use crate::analysis::ranks::ProcessEnd;
-use crate::analysis::{Level, Moment, Process};
+use crate::analysis::{Level, Moment, Process, VerdictKind};
 use crate::replay::{Certainty, DeviceState, InUse, KindSums, RecorderCost};
-use crate::report::wording;
+use crate::report::{WordedVerdict, shell, wording};
 use crate::units::{clean, count, limit, seconds, several, shorten, size};
 
 /// What the report on a process contains.
@@ -30,6 +31,7 @@ pub struct ReportOptions {
 pub fn details(process: &Process, shown: ReportOptions) -> String {
     let mut out = head(process, shown);
     out.push_str(&oom::fatal(process));
+    out.push_str(&leak(process));
     if let Some(classifier) = process.classifier() {
         let named = |one: &Swallowed| one.named(&classifier, &process.definitions);
         let not_reported = process.swallowed.iter().filter_map(named);
@@ -57,6 +59,17 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         out.push_str("\n  no GPU memory was used\n");
     }
     out + &holders::problems(process)
+}
+
+/// The verdict on a process that leaks; empty on others.
+fn leak(process: &Process) -> String {
+    let found = WordedVerdict::of(process);
+    if found.verdict.kind != VerdictKind::Leak {
+        return String::new();
+    }
+    let title = format!("\n{}  {}\n", paint(BAD, "LEAK"), paint(BOLD, &found.text));
+    let line = oom::labelled("line", PLAIN, found.line.as_slice());
+    title + &line + &oom::next(found.verdict.next, &format!(" {}", shell::path(&process.trace)))
 }
 
 /// Command, process, start, end, trace file and the recorder's own cost.

@@ -1,6 +1,7 @@
 //! The command line itself: words without `--`, groups, suggestions, completions, manual pages, and
 //! `vramtrace` alone.
 
+use serde_json::json;
 use testkit::trace_builder::{SECOND, TraceBuilder};
 use testkit::{Scratch, shim, sim, unpacked};
 use vramtrace_format::physical::MIB;
@@ -151,6 +152,36 @@ fn a_run_ends_with_verdict_line_and_next_command() {
             assert!(found.starts_with(wanted), "{line}: {printed}");
         }
     }
+}
+
+/// A server that leaks until the cap refuses its next request.
+#[test]
+fn out_of_memory_because_of_a_leak_says_so() {
+    let scratch = Scratch::with_programs();
+    sim();
+    shim();
+    let run = "run --simulate --oom-report off --out d --cap 640MiB python3 server.py";
+    let printed = scratch.run(run).stderr;
+    let views = ["d", "oom d", "report d"].map(|line| scratch.text(line));
+    for text in views.into_iter().chain([String::from_utf8(printed).unwrap()]) {
+        let leak = "gpu.py:35 < server.py:15 keeps 90.00 MiB: +";
+        assert!(text.contains(leak) && text.contains("vramtrace leaks d"), "{text}");
+        // What grows fills a larger cap too.
+        assert!(!text.contains("  try "), "{text}");
+    }
+    let report = scratch.json("report d");
+    let process = &report["processes"][0];
+    assert_eq!(process["verdict"]["kind"], "out_of_memory");
+    assert_eq!(process["verdict"]["leak"]["bytes"], 90 * MIB);
+    assert_eq!(process["failures"][0]["advice"], json!([]));
+    // Of this request the leak held too little.
+    let large =
+        "server = open('server.py').read().split('os._exit')[0]\nexec(server)\nTensor(800 * MIB)\n";
+    scratch.write("large.py", large);
+    scratch.run("run --simulate --oom-report off --out e --cap 1GiB python3 large.py");
+    assert_eq!(scratch.json("leaks e")["leaks"][0]["bytes"], 120 * MIB);
+    let text = scratch.text("e");
+    assert!(text.contains("out of memory") && !text.contains("because"), "{text}");
 }
 
 #[test]

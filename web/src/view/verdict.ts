@@ -106,6 +106,7 @@ export class Verdict implements View {
     return [
       el("h2", { text: clean(`OUT OF MEMORY  ${failure.title}`, 300) }),
       row("CAUSE", failure.text),
+      ...(failure.leak_text === null ? [] : [row("LEAK", failure.leak_text)]),
       row("LIMIT", failure.limit_text),
       ...(failure.line === null ? [] : [row("LINE", askedBy(failure))]),
       ...(failure.step_text === null ? [] : [row("STEP", failure.step_text)]),

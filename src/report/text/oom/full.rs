@@ -2,6 +2,7 @@
 
 use super::super::holders::{ListingOptions, table as holders_table};
 use super::super::layout::{BOLD, DIM, PLAIN, WARN, caution, line, paint, section};
+use super::super::leaks::keeps;
 use super::super::stack::{listed, place, place_or_why};
 use super::summary::{labelled, title, titled};
 use super::wording;
@@ -52,6 +53,7 @@ pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
         ("limit", PLAIN, &[wording::limit(one)][..]),
         ("used", PLAIN, &[wording::sum(&it.sum)]),
         ("why", PLAIN, &[wording::why(one)]),
+        ("leak", PLAIN, it.leak.as_ref().map(keeps).as_slice()),
         ("holds", PLAIN, &holder_lines(&it.holders)),
         ("step", PLAIN, it.step.map(wording::step).as_slice()),
         ("before", PLAIN, &before),
@@ -102,12 +104,13 @@ fn holder_lines(holders: &[Holder]) -> Vec<String> {
 /// Commands that show more about this failure.
 fn further_commands(it: &Explained, given: &str) -> Vec<String> {
     let seconds = it.one.oom.time_ns as f64 / 1e9;
+    let leaks = it.leak.as_ref().map(|_| format!("vramtrace leaks{given}"));
     let mut all = vec![format!("vramtrace holders{given} --at {seconds:.3} --full")];
     if it.one.oom.level == Level::Tensor {
         all.insert(0, format!("vramtrace frag{given} --at oom"));
         all.insert(1, format!("vramtrace whatif{given}"));
     }
-    all
+    leaks.into_iter().chain(all).collect()
 }
 
 /// Gaps in the data behind this post-mortem.

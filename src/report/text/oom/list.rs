@@ -34,7 +34,11 @@ pub fn others(all: &[ListedOom], most: usize) -> String {
         table.row([
             paint(style, &count(one.number as u64)),
             seconds(oom.time_ns),
-            format!("{} {}", process_name(one.header, one.trace), cuda_name(oom.device)),
+            format!(
+                "{} {}",
+                process_name(one.trace.header(), one.trace.path()),
+                cuda_name(oom.device)
+            ),
             paint(style, &size(oom.size)),
             count(oom.requests),
             by.to_string(),

@@ -71,10 +71,11 @@ pub(in crate::report) fn fatal_of(process: &Process, given: &str, also: &str) ->
             format!("\n{}", titled(&fatal.title)),
             labelled("limit", PLAIN, &[fatal.limit_text]),
             labelled("why", PLAIN, &[fatal.text]),
+            labelled("leak", PLAIN, fatal.leak_text.as_slice()),
             labelled("step", PLAIN, fatal.step_text.as_slice()),
             labelled("try", BOLD, &advice),
             also.to_string(),
-            next("oom", given),
+            next(if fatal.leak_text.is_some() { "leaks" } else { "oom" }, given),
         ]
         .concat()
     };

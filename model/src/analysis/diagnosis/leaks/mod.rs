@@ -51,6 +51,9 @@ use crate::trace::{Definitions, Trace};
 
 pub use observer::GrowthObserver;
 
+/// With more bytes of traces than this, only `vramtrace leaks` looks for them: it takes longer than other figures.
+pub const QUICK_BYTES: u64 = 64 << 20;
+
 /// Reads a trace and judges every stack. Leaks of less than `least` bytes are left out.
 pub fn find(trace: &Trace, rules: &Suppressions, least: u64) -> Leaks {
     let (definitions, _) = trace.definitions();

@@ -59,6 +59,10 @@ pub struct Leak {
     /// While it grew.
     #[serde(rename = "rate_bytes_per_s")]
     pub rate: Option<f64>,
+    /// When it began to grow. Null: the evidence is another one.
+    #[serde(rename = "since_s", serialize_with = "facts::seconds_or_null")]
+    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
+    pub since_ns: Option<u64>,
     /// It is memory that the driver holds for itself.
     #[serde(flatten)]
     pub driver: Option<DriverMemory>,
@@ -134,6 +138,7 @@ impl Leak {
         let library = classifier.library_at(self.stack.id, self.level);
         let evidence = evidence(&self, from_ns);
         Leak {
+            since_ns: self.growth.as_ref().map(|growth| from_ns + growth.first_ns),
             stack: classifier.named(self.stack.id),
             process: classifier.process,
             library,

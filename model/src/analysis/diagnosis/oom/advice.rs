@@ -65,6 +65,10 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if one.cause == OomCause::BadCap {
         return vec![Advice::of(AdvisedChange::CorrectCap, None)];
     }
+    // What grows fills a larger limit too.
+    if one.leak.is_some() {
+        return Vec::new();
+    }
     let mut all = Vec::new();
     if let Some(remedy) = &one.remedy
         && let Some((conf, spare)) = &remedy.fix

@@ -5,6 +5,7 @@ use vramtrace_format::Header;
 
 use super::{Advice, AtStep, CacheAtOom, Neighbour, Oom, PostMortem, PostMortems, UsedSum, advice};
 use crate::analysis::frag::RequestSizes;
+use crate::analysis::leaks::{self, Leak, QUICK_BYTES, Suppressions};
 use crate::analysis::steps::Steps;
 use crate::analysis::whatif::Setting;
 use crate::analysis::{GroupBy, Holder, NamedStack, StackClassifier};
@@ -29,6 +30,8 @@ pub struct Explained {
     live_is_known: bool,
     /// Largest first.
     pub holders: Vec<Holder>,
+    /// The leak without which it would have been served; null: none, or not looked for.
+    pub leak: Option<Leak>,
     /// The step of a training that it ended; null: none, or they cannot be told.
     pub step: Option<AtStep>,
     /// Libraries whose symbols could not be read, and why.
@@ -82,8 +85,13 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
     let mut sizes = RequestSizes::default();
     trace.visit_observed(definitions, &mut [&mut found], &mut sizes);
     let steps = (!ooms.is_empty()).then(|| Steps::of(trace, definitions));
+    let leaks = (trace.len() <= QUICK_BYTES && ooms.iter().any(|(_, oom)| !oom.went_on))
+        .then(|| leaks::find(trace, &Suppressions::default(), 0));
     let explained = |((number, _), mut one): (&(usize, Oom), PostMortem)| {
         one.find_remedy(trace, definitions);
+        if let Some(leaks) = leaks.as_ref().filter(|_| !one.oom.went_on) {
+            one.find_leak(leaks);
+        }
         let step = steps.as_ref().and_then(|steps| AtStep::of(steps, &one.oom));
         let explained = named(trace.header(), definitions, one, &sizes);
         Explained { step, number: *number, ..explained }
@@ -115,6 +123,7 @@ fn named(
         neighbours: one.oom.neighbours.clone(),
         live_is_known: one.live_is_known,
         holders: classifier.holders(&one.held, GroupBy::Line),
+        leak: one.leak.clone(),
         step: None,
         problems: symbols.problems().to_vec(),
         number: 0,

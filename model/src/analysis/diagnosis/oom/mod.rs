@@ -35,6 +35,7 @@ use vramtrace_format::oom::{self, Figures, OtherLimit};
 use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
 use crate::analysis::frag::is_small;
+use crate::analysis::leaks::{Leak, Leaks};
 use crate::analysis::{GroupBy, Holdings, Level, StackClassifier};
 use crate::replay::{DeviceState, SegmentAt, State, Until, Visitor};
 use crate::trace::{Definitions, Trace};
@@ -65,6 +66,8 @@ pub struct PostMortem {
     /// Total memory of the card; `None`: not in the trace.
     pub card_bytes: Option<u64>,
     pub remedy: Option<Remedy>,
+    /// The leak without which the request would have been served.
+    pub leak: Option<Leak>,
 }
 
 /// PyTorch's cache at a failure; allocated and reserved are PyTorch's own figures where the trace has no blocks.
@@ -149,6 +152,20 @@ impl PostMortem {
     /// An import has no refused call, but may have what the driver said was free: less than the request.
     pub fn is_imported_from_full_card(&self) -> bool {
         self.imported && self.card_free().is_some_and(|free| free < self.oom.size)
+    }
+
+    /// Fills `leak`. `leaks`: of the whole trace, whose program ended with this failure.
+    pub fn find_leak(&mut self, leaks: &Leaks) {
+        /// What is less sure may be a program that loads.
+        const SURE: f64 = 0.7;
+        // What holds less than a tenth of the process's memory explains no full card.
+        let missing = self.oom.size.saturating_sub(self.room().unwrap_or(0));
+        let least = missing.max(self.ours() / 10);
+        let is_it = |leak: &&Leak| {
+            let grew = leak.device == self.oom.device && leak.rate.is_some();
+            grew && leak.confidence > SURE && leak.bytes >= least
+        };
+        self.leak = leaks.sure().find(is_it).cloned();
     }
 
     /// Fills `remedy` by a replay of the requests up to this one. `trace`: the trace of this failure.
@@ -286,6 +303,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         card_bytes: card.map(|card| card.total_bytes).filter(|bytes| *bytes > 0),
         device,
         remedy: None,
+        leak: None,
     }
 }
 
