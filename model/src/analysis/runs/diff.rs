@@ -449,4 +449,15 @@ mod tests {
         assert_eq!(compare(&some, &none)[0].in_use, ByteChange { before: 100, after: 0 });
         assert!(compare(&some, &none)[0].growth(0.0).is_none());
     }
+
+    #[test]
+    fn each_rank_is_compared_with_itself() {
+        let of = |(rank, bytes)| {
+            let device = usage(&[("forward", 1, bytes)]).remove(0);
+            DeviceUse { rank: Some(rank), ..device }
+        };
+        let all = compare(&[(0, 100), (1, 200), (2, 50)].map(of), &[(1, 210), (0, 100)].map(of));
+        let all: Vec<_> = all.iter().map(|one| (&*one.name, one.in_use.bytes())).collect();
+        assert_eq!(all, [("rank 1, GPU 0", 10), ("rank 0, GPU 0", 0), ("rank 2, GPU 0", -50)]);
+    }
 }
