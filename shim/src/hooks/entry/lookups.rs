@@ -105,7 +105,7 @@ unsafe fn resolve(
         return plain.real();
     }
     // SAFETY: not null, so that it is a C string: its second byte is there unless the first ends it.
-    let byte = |at: usize| unsafe { *name.wrapping_add(at) } as u8;
+    let byte = |at: usize| unsafe { *name.cast::<u8>().wrapping_add(at) };
     let start = [byte(0), if byte(0) == 0 { 0 } else { byte(1) }];
     if ![*b"cu", *b"nv", *b"dl"].contains(&start) {
         return plain.real();
