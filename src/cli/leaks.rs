@@ -19,7 +19,7 @@ use crate::error::{Failure, Outcome};
     long_about = "List the stacks whose GPU memory grows or is never freed. Verdicts, each with \
         its evidence:\n\n  \
         growing       the bytes that a stack never frees rise after warm-up, with their rate\n  \
-        never_freed   allocated a few times over the run, or left when all else was freed\n  \
+        never_freed   left when nearly all other memory was freed at the end\n  \
         freed_at_end  it grew, and was freed when the process ended\n\n\
         Steady memory, caches that are full, steps that come and go, pools of frameworks, imports \
         and contexts are no leaks. The first fifth of the run is warm-up. Works on a process that \

@@ -243,6 +243,9 @@ fn kept_words(why: KeptReason) -> &'static str {
         KeptReason::Steady => "steady since warm-up",
         KeptReason::Stopped => "grew, and stopped: a cache that is full",
         KeptReason::Moves => "comes and goes",
+        KeptReason::Unjudged => {
+            "grew a few times, or in one go as when a program loads: not judged"
+        }
         KeptReason::Outgrown => "in a pool of ever larger pieces, too small for later requests",
     }
 }

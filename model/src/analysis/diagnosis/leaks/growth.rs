@@ -9,16 +9,15 @@ use super::trend::{MIN_VALUES, Trend, UNLIKELY, slope, trend};
 
 /// The first part of an axis, which is warm-up.
 pub(super) const WARM_UP: f64 = 0.2;
-/// The fewest rises of a trend. Fewer, without any free, are reported as never freed.
-const RISES: usize = 6;
-const SPORADIC_RISES: usize = 3;
+/// The fewest rises of a leak. Fewer, from `FEW_RISES` on, are no evidence for or against one.
+pub(super) const RISES: usize = 8;
+const FEW_RISES: usize = 3;
 /// The lowest Kendall's tau of a trend.
 const MIN_TAU: f64 = 0.5;
 /// A rise of more than this part of the whole is a jump, not growth.
 const JUMP: f64 = 0.6;
 /// The least part of the time after warm-up over which rises must be spread.
 const SPREAD: f64 = 0.3;
-const SPORADIC_SPREAD: f64 = 0.5;
 /// Or the least part of the events: one step of training takes no more.
 const SPREAD_OF_EVENTS: f64 = 0.5;
 /// Growth has stopped if the last rise is further back than this part of the time, and than twice the
@@ -70,19 +69,9 @@ impl Left {
     }
 }
 
-/// The strength of a trend, by the number of its rises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strength {
-    /// Six rises or more.
-    Growing,
-    /// Three to five rises: a leak if nothing is ever freed.
-    Sporadic,
-}
-
 /// Growth that was found. Sizes are bytes; see [`Trend`] for `tau` and `straight`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
-    pub strength: Strength,
     pub tau: f64,
     pub straight: f64,
     pub rises: usize,
@@ -108,8 +97,10 @@ pub enum KeptReason {
     Steady,
     /// It grew and stopped.
     Stopped,
-    /// It rises and falls, or rose in one jump.
+    /// It rises and falls, or rose in one jump, or other memory of the device fell by as much.
     Moves,
+    /// It grew a few times only, or while nothing else was allocated or freed: the program may be loading.
+    Unjudged,
     /// It grew as a pool of the program does that keeps ever larger pieces (`larger.rs`).
     Outgrown,
 }
@@ -180,19 +171,19 @@ impl BinnedHistory {
             let from = trend.floor.first().map_or(0, |(_, value)| *value);
             lowest.is_none_or(|lowest| *lowest >= from.saturating_add(trend.risen / 2))
         });
-        let judged = [&over_time, &over_events].into_iter().flatten();
-        let judged = judged.filter_map(|trend| Some((trend, strength(trend)?)));
-        let growing = |how: &Strength| *how == Strength::Growing;
-        let found = judged.max_by(|(a, of_a), (b, of_b)| {
-            growing(of_a).cmp(&growing(of_b)).then(a.tau.total_cmp(&b.tau))
+        let judged =
+            [&over_time, &over_events].into_iter().flatten().filter(|trend| is_clear(trend));
+        let found = judged.max_by(|a, b| {
+            let many = |trend: &Trend| trend.rises.len() >= RISES;
+            many(a).cmp(&many(b)).then(a.tau.total_cmp(&b.tau))
         });
-        let Some((trend, strength)) = found else {
+        let Some(trend) = found else {
             let moves = risen > 0 || window.iter().max() > window.iter().min();
             return Err(if moves { KeptReason::Moves } else { KeptReason::Steady });
         };
         // In a program that works in bursts, warm-up may be most of the time.
         let (rises, length) = match &over_time {
-            Some(trend) if trend.rises.len() >= SPORADIC_RISES => {
+            Some(trend) if trend.rises.len() >= FEW_RISES => {
                 (trend.rises.iter().map(|at| warm + at).collect(), self.time.len())
             }
             _ => {
@@ -214,26 +205,28 @@ impl BinnedHistory {
             let length = self.activity.len() - after_warm_up(&self.activity);
             (trend.rises.as_slice(), 0, length)
         });
-        let both = || [Some(time), events].into_iter().flatten();
-        // A stop on either axis counts: a cache may be full before a slow or a busy part of the run.
+        // A stop on either axis counts: a cache may be full before a slow or a busy part of the run. But a busy part shows
+        // nothing that begins and ends before the next rise is due.
         let full = busy.len() >= MIN_VALUES && floor_of_events.first() == floor_of_events.last();
-        if full || both().any(|(rises, from, to)| has_stopped(rises, to - from, to - 1)) {
+        let is_due = active - 1 - last > longest_pause(&rises);
+        let stopped =
+            |(rises, from, to): (&[usize], usize, usize)| has_stopped(rises, to - from, to - 1);
+        if full || stopped(time) || is_due && events.is_some_and(stopped) {
             return Err(KeptReason::Stopped);
         }
+        if trend.rises.len() < RISES {
+            return Err(KeptReason::Unjudged);
+        }
         // A spread on one axis is enough: a short part of the time may be most of the work.
-        let (of_time, of_events) = match strength {
-            Strength::Growing => (SPREAD, SPREAD_OF_EVENTS),
-            Strength::Sporadic => (SPORADIC_SPREAD, SPORADIC_SPREAD),
-        };
         let spread_of = |(rises, from, to): (&[usize], usize, usize)| spread(rises, to - from);
         let spread_of_events = events.map_or(0.0, spread_of);
-        if spread_of(time) < of_time && spread_of_events < of_events {
+        if spread_of(time) < SPREAD && spread_of_events < SPREAD_OF_EVENTS {
             return Err(KeptReason::Moves);
         }
         let seconds = |bins: usize| bins as f64 * bin_ns as f64 / 1e9;
         // The rate while it grew: after the last rise, a pause and a stop look the same.
         let bytes_per_second = match &over_time {
-            Some(trend) if trend.rises.len() >= SPORADIC_RISES => {
+            Some(trend) if trend.rises.len() >= FEW_RISES => {
                 let average = risen as f64 / seconds(last - first + 1);
                 let points = trend.floor.iter().map(|(at, value)| (seconds(*at), *value as f64));
                 let median = slope(&points.collect::<Vec<_>>());
@@ -246,7 +239,6 @@ impl BinnedHistory {
         };
         let risen = trend.risen.max(risen);
         Ok(Growth {
-            strength,
             tau: trend.tau,
             straight: trend.straight,
             rises: trend.rises.len(),
@@ -266,9 +258,12 @@ impl BinnedHistory {
 fn has_stopped(rises: &[usize], length: usize, end: usize) -> bool {
     let Some(last) = rises.last() else { return false };
     let part = |bins: usize| bins as f64 / length as f64;
-    let pause = rises.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0);
     let quiet = end.saturating_sub(*last);
-    part(quiet) > QUIET.max(2.0 * part(pause))
+    part(quiet) > QUIET.max(2.0 * part(longest_pause(rises)))
+}
+
+fn longest_pause(rises: &[usize]) -> usize {
+    rises.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0)
 }
 
 /// The part of `length` bins from the first rise to the last.
@@ -277,16 +272,12 @@ fn spread(rises: &[usize], length: usize) -> f64 {
     ends.map_or(0.0, |(first, last)| last.saturating_sub(*first) as f64 / length as f64)
 }
 
-/// The strength of a trend. `None`: it is too weak, may be accident, or is one jump.
-fn strength(trend: &Trend) -> Option<Strength> {
-    if trend.tau < MIN_TAU || trend.z < UNLIKELY || trend.largest > JUMP {
-        return None;
-    }
-    match trend.rises.len() {
-        RISES.. => Some(Strength::Growing),
-        SPORADIC_RISES.. => Some(Strength::Sporadic),
-        _ => None,
-    }
+/// Whether a trend is strong, no accident, and not one jump.
+fn is_clear(trend: &Trend) -> bool {
+    trend.tau >= MIN_TAU
+        && trend.z >= UNLIKELY
+        && trend.largest <= JUMP
+        && trend.rises.len() >= FEW_RISES
 }
 
 fn settled(values: &[u64]) -> u64 {

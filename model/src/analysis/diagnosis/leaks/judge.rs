@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use vramtrace_format::{DeviceId, Header, StackId};
 
 use super::driver;
-use super::growth::{Axes, BinnedHistory, Growth, KeptReason, Left, Strength, WARM_UP};
+use super::growth::{Axes, BinnedHistory, Growth, KeptReason, Left, RISES, WARM_UP};
 use super::observer::{GrowthObserver, LevelTotals, LiveThen, StackHistory, StackSums};
 use super::sorted::{Sorted, pool_of};
 use super::suppress::Suppressions;
@@ -26,8 +26,8 @@ const TEARDOWN: f64 = 0.1;
 const LOADING: f64 = 0.7;
 /// And no more than this if its pieces are of many sizes: weights are, what a loop keeps is not.
 const LOADING_WEIGHTS: f64 = 0.45;
-/// Sizes that differ by more than this factor are many sizes.
-const SIZES: u64 = 4;
+/// As many pieces of one size are not loaded.
+const MANY: u64 = 256;
 /// Who allocates first on a device, within this part of all events, may be loading.
 const FIRST: f64 = 0.02;
 /// If at least this part of all allocations is its own; the rest is what weights are made of.
@@ -117,6 +117,8 @@ pub(super) struct Judge<'a> {
     observer: &'a GrowthObserver,
     axes: BTreeMap<LevelAndDevice, Axes>,
     headrooms: BTreeMap<LevelAndDevice, Option<u64>>,
+    /// Live bytes of all stacks, as in `BinnedHistory::time`.
+    live: BTreeMap<LevelAndDevice, BinnedHistory>,
     /// The process ended by itself: what it held then is no step under way.
     in_order: bool,
     from_ns: u64,
@@ -132,7 +134,7 @@ pub(super) fn judge(
     let Subject { header, running, definitions } = subject;
     let from_ns = observer.from_ns.or(observer.driver.from_ns).unwrap_or(state.time_ns);
     let (of_driver, driver_is_unknown) = driver::judge(observer, state, definitions, running);
-    let judge = Judge::new(observer, state, definitions, running, from_ns);
+    let mut judge = Judge::new(observer, state, definitions, running, from_ns);
     let (mut found, mut others) = judge.each_stack(state);
     // Of the others, those that hold more than they did: many stacks may lead to one line.
     let wanted = found.iter().map(|one| one.case.stack);
@@ -220,22 +222,27 @@ impl<'a> Judge<'a> {
         };
         let headrooms = observer.places.keys().map(|at| (*at, headroom_of(at))).collect();
         let in_order = state.ended_ns.is_some() && !running;
-        Judge { observer, axes, headrooms, in_order, from_ns }
+        Judge { observer, axes, headrooms, live: BTreeMap::new(), in_order, from_ns }
     }
 
     /// A stack by itself first. Blocks stand for the memory that they lie in.
-    fn each_stack(&self, state: &State) -> (Vec<JudgedLeak>, Vec<Innocent>) {
+    fn each_stack(&mut self, state: &State) -> (Vec<JudgedLeak>, Vec<Innocent>) {
         let segments = segment_stacks(state);
         let mut keys: Vec<_> = self.observer.tracks.keys().copied().collect();
         keys.sort_unstable();
         keys.retain(|(level, device, stack)| {
             *level == Level::Tensor || !segments.contains(&(*device, *stack))
         });
+        let case = |key: &(Level, DeviceId, StackId)| {
+            let (axes, track) = (&self.axes[&(key.0, key.1)], &self.observer.tracks[key]);
+            Case::of(*key, self.observer, track, axes, self.from_ns)
+        };
+        let cases: Vec<Case> = keys.iter().map(case).collect();
+        for case in &cases {
+            self.live.entry(case.at).or_default().add(&case.history);
+        }
         let (mut found, mut others) = (Vec::new(), Vec::new());
-        for key in keys {
-            let axes = &self.axes[&(key.0, key.1)];
-            let track = &self.observer.tracks[&key];
-            let case = Case::of(key, self.observer, track, axes, self.from_ns);
+        for case in cases {
             match self.case(&case) {
                 Ok(leak) => found.push(JudgedLeak { case, leak }),
                 Err(why) => others.push(Innocent { case, why }),
@@ -247,12 +254,20 @@ impl<'a> Judge<'a> {
     /// The verdict on a case by its growth, or why it is none.
     pub(super) fn case(&self, case: &Case) -> Result<Leak, KeptReason> {
         let (growth, verdict) = self.growth(case)?;
-        let because = match growth.strength {
-            Strength::Growing => LeakReason::Trend,
-            Strength::Sporadic => LeakReason::NoneFreed,
-        };
+        let sums = &case.sums;
+        let alone = sums.interleaved < RISES as u64 && sums.highest_count > sums.allocations / 2;
+        if alone && (sums.allocations < MANY || sums.are_of_many_sizes()) {
+            return Err(KeptReason::Unjudged);
+        }
+        // While it grew, other memory of the device may have gone.
+        let live = &self.live[&case.at];
+        let first = (growth.first_ns / self.axes[&case.at].bin_ns()) as usize;
+        let from = live.time.get(first.saturating_sub(1)..).and_then(|live| live.iter().min());
+        if live.settled() < from.map_or(0, |from| from.saturating_add(growth.risen / 2)) {
+            return Err(KeptReason::Moves);
+        }
         let confidence = self.confidence(case, &growth);
-        let leak = self.leak(case, verdict, because, confidence);
+        let leak = self.leak(case, verdict, LeakReason::Trend, confidence);
         let rate = Some(growth.bytes_per_second);
         let leak = Leak { rate, growth: Some(growth), ..leak };
         Ok(leak.with_room(self.headrooms[&case.at]))
@@ -262,18 +277,12 @@ impl<'a> Judge<'a> {
         let (axes, history, bytes) = (&self.axes[&case.at], &case.history, case.sums.bytes);
         let left = if self.in_order { Left::Known(bytes) } else { Left::AtMost(bytes) };
         match history.growth(axes, left) {
-            Ok(growth) if growth.strength == Strength::Growing => Ok((growth, Verdict::Growing)),
-            // Too few to tell from a cache, but that none was ever freed.
-            Ok(growth) if case.sums.frees == 0 => Ok((growth, Verdict::NeverFreed)),
-            Ok(_) => Err(KeptReason::Moves),
+            Ok(growth) => Ok((growth, Verdict::Growing)),
             Err(still) => {
                 let growth = history.growth(axes, Left::AtMost(u64::MAX)).map_err(|_| still)?;
                 let gone = history.settled().saturating_sub(bytes);
                 let freed = gone as f64 >= FREED * growth.risen as f64;
-                match growth.strength == Strength::Growing && freed {
-                    true => Ok((growth, Verdict::FreedAtEnd)),
-                    false => Err(still),
-                }
+                freed.then_some((growth, Verdict::FreedAtEnd)).ok_or(still)
             }
         }
     }
@@ -281,9 +290,6 @@ impl<'a> Judge<'a> {
     fn confidence(&self, case: &Case, growth: &Growth) -> f64 {
         let rises = growth.rises as f64;
         let mut confidence = growth.tau * growth.straight.sqrt() * (1.0 - 1.0 / (rises + 2.0));
-        if growth.strength == Strength::Sporadic {
-            confidence *= 0.5;
-        }
         let place = &self.observer.places[&case.at];
         let places = self.observer.places.iter().filter(|((_, device), _)| *device == case.at.1);
         let alone = places.map(|(_, place)| place.last_alloc_frees).sum::<u64>() == 0;
@@ -296,7 +302,7 @@ impl<'a> Judge<'a> {
         let once = alone || (first && most) || growth.spread_of_events < ALL_THE_TIME;
         // What it frees itself is no weight.
         let stays = sums.highest_count >= sums.allocations / 10 * 9;
-        if once && stays && sums.largest > sums.smallest.saturating_mul(SIZES) {
+        if once && stays && sums.are_of_many_sizes() {
             confidence = confidence.min(LOADING_WEIGHTS);
         }
         confidence

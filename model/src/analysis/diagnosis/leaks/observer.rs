@@ -29,6 +29,8 @@ pub struct StackSums {
     /// Calls whose events are in the file.
     pub allocations: u64,
     pub frees: u64,
+    /// Allocations between which and its last event another stack had allocated or freed memory.
+    pub interleaved: u64,
     /// The highest number of allocations that were live at once.
     pub highest_count: u64,
     /// The smallest and the largest allocation, bytes.
@@ -40,12 +42,18 @@ pub struct StackSums {
 }
 
 impl StackSums {
+    /// Whether its pieces differ by more than a factor of four.
+    pub(super) fn are_of_many_sizes(&self) -> bool {
+        self.largest > self.smallest.saturating_mul(4)
+    }
+
     pub(super) fn add(&mut self, other: &StackSums) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.variance += other.variance;
         self.count += other.count;
         self.allocations += other.allocations;
         self.frees += other.frees;
+        self.interleaved += other.interleaved;
         self.highest_count += other.highest_count;
         self.smallest = self.smallest.min(other.smallest);
         self.largest = self.largest.max(other.largest);
@@ -67,6 +75,8 @@ pub struct LiveThen {
 pub struct StackHistory {
     pub sums: StackSums,
     pub last_alloc_ns: u64,
+    /// The events of the process up to its last one.
+    seen_events: u64,
     /// What was live before the latest frees began, and the allocations of the process up to then.
     held: (u64, LiveThen),
     /// Live bytes over time, ns since the first observed event.
@@ -140,6 +150,8 @@ pub struct GrowthObserver {
     /// Unmapped memory was mapped again.
     pub woke: bool,
     allocations: u64,
+    /// Allocations, but of segments; frees; and memory that is mapped again.
+    events: u64,
     segments: FxHashSet<Key>,
     /// Physical objects that were mapped in place of unmapped memory, with the stack that allocated that
     /// memory; of several stacks the first.
@@ -168,6 +180,7 @@ impl GrowthObserver {
                     ..StackSums::default()
                 },
                 last_alloc_ns: live.time_ns,
+                seen_events: 0,
                 held: (0, LiveThen::default()),
                 time: Series::new(TIME_SHIFT, 0),
                 activity: Series::new(ACTIVITY_SHIFT, 0),
@@ -189,6 +202,9 @@ impl GrowthObserver {
                 place.last_alloc_events = place.events;
                 place.last_alloc_frees = place.frees;
                 sums.allocations += 1;
+                sums.interleaved += u64::from(self.events > track.seen_events);
+                self.events += 1;
+                track.seen_events = self.events;
                 track.last_alloc_ns = at.time_ns;
                 sums.pieces.allocated(live.size);
             }
@@ -216,6 +232,8 @@ impl GrowthObserver {
         place.events += 1;
         place.frees += 1;
         track.sums.frees += 1;
+        self.events += 1;
+        track.seen_events = self.events;
         self.last_frees.get_or_insert(LastFrees::new(at.time_ns)).add(at.time_ns);
         let piece = physical::share(live.kind, live.size);
         track.sums.variance = (track.sums.variance - live.variance(piece)).max(0.0);
@@ -228,6 +246,7 @@ impl GrowthObserver {
         if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
             track.shrink(time, place.events, live.share());
             track.sums.allocations = track.sums.allocations.saturating_sub(1);
+            self.events = self.events.saturating_sub(1);
         }
     }
 
@@ -273,7 +292,9 @@ impl Observer for GrowthObserver {
     }
 
     fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
-        if counts(live) && !self.segments.remove(&key) {
+        if counts(live) && self.segments.remove(&key) {
+            self.events += 1;
+        } else if counts(live) {
             let owned = self.owned(key, live);
             self.remove(at, Level::Driver, &owned);
         }
@@ -298,6 +319,7 @@ impl Observer for GrowthObserver {
     /// Memory that is mapped again belongs to the stack that allocated it first.
     fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
         self.woke = true;
+        self.events += 1;
         let key = Key { space: Space::Vmm, number: mapping.object };
         let (Some(object), Some(woken)) = (object.filter(|live| counts(live)), mapping.woken)
         else {

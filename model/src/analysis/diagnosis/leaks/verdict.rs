@@ -22,7 +22,7 @@ pub enum Verdict {
     /// Its live bytes grow until the end.
     #[default]
     Growing,
-    /// Allocated several times and never freed, or not freed where nearly all other memory was.
+    /// Not freed where the process freed nearly all other memory at its end.
     NeverFreed,
     /// It grew, and was freed when the process ended.
     FreedAtEnd,
@@ -167,8 +167,6 @@ pub enum LeakReason {
     /// A trend of the live bytes.
     #[default]
     Trend,
-    /// A few allocations spread over the run, none freed.
-    NoneFreed,
     /// At its end the process freed the memory of `freed` of `held` stacks, and not of this one.
     OthersFreed { freed: u64, held: u64 },
     /// Executable graphs that were launched and kept: `same` have as many nodes as another one, `again` were launched
@@ -340,9 +338,6 @@ fn evidence(leak: &Leak, from_ns: u64) -> Vec<String> {
         LeakReason::OthersFreed { freed, held } => lines.push(format!(
             "when the process ended it freed the memory of {freed} of {held} stacks that held some, not this"
         )),
-        LeakReason::NoneFreed => {
-            lines.push("too few to rule out a small cache, but none was freed".into());
-        }
         LeakReason::GraphsKept { same, again } => {
             let (kept, same) = (several(leak.count, "executable graph"), count(same));
             lines.push(format!(
