@@ -130,6 +130,15 @@ mod tests {
         HistoryEntry { action, address, size, stream: 7, pool: 0, time_ns: 0, stack: StackId(0) }
     }
 
+    fn block(at: u64, size: u64, requested: u64, pending: bool) -> HistoryBlock {
+        HistoryBlock { address: 10 * MIB + at, size, requested, pending, stack: StackId(1) }
+    }
+
+    fn segment(mib: u64, pool: u16, blocks: Vec<HistoryBlock>) -> HistorySegment {
+        let ground = Ground { stream: 7, pool, ..Ground::default() };
+        HistorySegment { address: mib * MIB, size: 2 * MIB, ground, blocks }
+    }
+
     #[test]
     fn what_is_freed_or_left_without_an_allocation_was_there_before() {
         let device = HistoryDevice {
@@ -145,33 +154,8 @@ mod tests {
                 entry(Action::SegmentUnmap, 60 * MIB, 20 * MIB),
             ],
             segments: vec![
-                HistorySegment {
-                    address: 10 * MIB,
-                    size: 2 * MIB,
-                    ground: Ground { stream: 7, pool: 1, expandable: false, stack: StackId(3) },
-                    blocks: vec![
-                        HistoryBlock {
-                            address: 10 * MIB,
-                            size: 1024,
-                            requested: 600,
-                            pending: false,
-                            stack: StackId(1),
-                        },
-                        HistoryBlock {
-                            address: 11 * MIB,
-                            size: 4096,
-                            requested: 4000,
-                            pending: true,
-                            stack: StackId(2),
-                        },
-                    ],
-                },
-                HistorySegment {
-                    address: 20 * MIB,
-                    size: 2 * MIB,
-                    ground: Ground { stream: 7, pool: 0, expandable: false, stack: StackId(0) },
-                    blocks: Vec::new(),
-                },
+                segment(10, 1, vec![block(0, 1024, 600, false), block(MIB, 4096, 4000, true)]),
+                segment(20, 0, Vec::new()),
             ],
         };
         let before = InitialState::of(&device, &Conf::default());

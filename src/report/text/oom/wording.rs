@@ -10,6 +10,7 @@ use crate::analysis::Level;
 use crate::analysis::oom::{
     Advice, AdvisedChange, AtStep, OomCause, PostMortem, Spread, Used, UsedPart, UsedSum,
 };
+use crate::analysis::whatif::LARGEST_DEVICE;
 use crate::facts::ProcessId;
 use crate::replay::DeviceState;
 use crate::report::oom::fits_in_words;
@@ -51,12 +52,11 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
             oom::own_limit(one.cache.reserved_bytes.saturating_add(one.oom.size))
         }
         None if one.is_imported_from_full_card() => "the card".to_string(),
-        None if one.imported => match one.device.cache.peak_reserved.bytes {
-            0 => "not in what was imported".to_string(),
-            least => {
-                format!("not in what was imported; PyTorch had {} reserved before", size(least))
-            }
-        },
+        None if one.imported => {
+            let least = one.device.cache.peak_reserved.bytes;
+            let before = format!("; PyTorch had {} reserved before", size(least));
+            format!("not in what was imported{}", if least > 0 { before } else { String::new() })
+        }
         None => "not known: the trace shows no refused call".to_string(),
     };
     let by = refused.map(|refused| refused.by);
@@ -91,7 +91,10 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         return format!("asked {asked}: more than the whole card has ({})", size(card));
     }
     let cache = &one.cache;
-    figures.too_much(one.room())
+    let room = one.room();
+    let is_known = !one.imported || room.is_some() || one.oom.size > LARGEST_DEVICE;
+    let first = if is_known { figures.too_much(room) } else { format!("not known: asked {asked}") };
+    first
         + &match one.oom.level {
             Level::Tensor => oom::in_cache(
                 cache.allocated_bytes,
