@@ -182,9 +182,10 @@ impl<O: Observer> Apply<'_, O> {
         let sampled = self.state.sampling.is_some();
         let known = self.state.live_is_known();
         let (time_ns, offset) = (self.at.time_ns, self.at.offset);
+        let is_import = self.definitions.imported_from().is_some();
         let device_state = self.device(device);
         // The totals end the state with which an import begins.
-        if device_state.peak.time_ns == time_ns {
+        if is_import && device_state.peak.time_ns == time_ns {
             device_state.move_peak(time_ns, offset);
         }
         let sums = &mut device_state.cache;

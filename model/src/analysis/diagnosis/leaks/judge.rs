@@ -255,15 +255,19 @@ impl<'a> Judge<'a> {
     pub(super) fn case(&self, case: &Case) -> Result<Leak, KeptReason> {
         let (growth, verdict) = self.growth(case)?;
         let sums = &case.sums;
-        let alone = sums.interleaved < RISES as u64 && sums.highest_count > sums.allocations / 2;
-        if alone && (sums.allocations < MANY || sums.are_of_many_sizes()) {
+        // Several stacks of one line may have come between each other.
+        let others = self.observer.events.saturating_sub(sums.allocations + sums.frees);
+        let alone = sums.interleaved.min(others) < RISES as u64;
+        let stays = sums.highest_count > sums.allocations / 2;
+        if alone && stays && (sums.allocations < MANY || sums.are_of_many_sizes()) {
             return Err(KeptReason::Unjudged);
         }
         // While it grew, other memory of the device may have gone.
         let live = &self.live[&case.at];
         let first = (growth.first_ns / self.axes[&case.at].bin_ns()) as usize;
         let from = live.time.get(first.saturating_sub(1)..).and_then(|live| live.iter().min());
-        if live.settled() < from.map_or(0, |from| from.saturating_add(growth.risen / 2)) {
+        let grown = live.settled().saturating_sub(from.copied().unwrap_or(0));
+        if grown < growth.risen / 2 && !self.observer.is_sampled {
             return Err(KeptReason::Moves);
         }
         let confidence = self.confidence(case, &growth);

@@ -149,9 +149,11 @@ pub struct GrowthObserver {
     pub last_frees: Option<LastFrees>,
     /// Unmapped memory was mapped again.
     pub woke: bool,
+    /// Samples stand for the beginning: of each stack, and not of all together.
+    pub is_sampled: bool,
     allocations: u64,
     /// Allocations, but of segments; frees; and memory that is mapped again.
-    events: u64,
+    pub(super) events: u64,
     segments: FxHashSet<Key>,
     /// Physical objects that were mapped in place of unmapped memory, with the stack that allocated that
     /// memory; of several stacks the first.

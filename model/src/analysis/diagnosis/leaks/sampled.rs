@@ -85,9 +85,11 @@ impl GrowthObserver {
             let last = parts.last().and_then(|(tier, bin)| tier.bins[*bin].devices.get(&at.1));
             if let Some(of) = last.and_then(|of| of.level(at.0 == Level::Tensor)) {
                 place.add_earlier(of.allocations, of.frees);
+                self.events = self.events.saturating_add(of.allocations).saturating_add(of.frees);
             }
         }
         self.from_ns = Some(from_ns);
+        self.is_sampled = true;
         Some(sampled)
     }
 }
@@ -101,6 +103,8 @@ impl StackHistory {
         self.activity = self.activity.after(&by_events, events);
         let own = &mut self.sums.first_event;
         *own = first_event.unwrap_or(own.saturating_add(events));
+        // What came between is erased.
+        self.sums.interleaved = self.sums.interleaved.saturating_add(events);
     }
 }
 
