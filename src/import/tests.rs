@@ -108,48 +108,15 @@ fn a_snapshot_with_streams_stacks_and_a_failure() {
     assert!(requested);
 }
 
-/// A pickle of protocol 2, enough for what tests need.
-fn pickle(json: &serde_json::Value) -> Vec<u8> {
-    use serde_json::Value as Json;
-    fn put(out: &mut Vec<u8>, value: &Json) {
-        match value {
-            Json::Null => out.push(b'N'),
-            Json::Bool(on) => out.push(0x88 + u8::from(!on)),
-            Json::Number(n) => {
-                out.extend([0x8a, 8]);
-                out.extend(n.as_i64().unwrap().to_le_bytes());
-            }
-            Json::String(text) => {
-                out.push(b'X');
-                out.extend((text.len() as u32).to_le_bytes());
-                out.extend(text.as_bytes());
-            }
-            Json::Array(items) => {
-                out.extend(b"](");
-                items.iter().for_each(|item| put(out, item));
-                out.push(b'e');
-            }
-            Json::Object(entries) => {
-                out.extend(b"}(");
-                for (key, value) in entries {
-                    put(out, &Json::String(key.clone()));
-                    put(out, value);
-                }
-                out.push(b'u');
-            }
-        }
-    }
-    let mut out = vec![0x80, 2];
-    put(&mut out, json);
-    out.push(b'.');
-    out
-}
-
 const MIB: u64 = 1 << 20;
+
+fn text(snapshot: serde_json::Value) -> Vec<u8> {
+    snapshot.to_string().into_bytes()
+}
 
 #[test]
 fn torch_2_0_had_fewer_keys() {
-    let snapshot = pickle(&json!({
+    let snapshot = text(json!({
         "segments": [{
             "device": 0, "address": 16 * MIB, "total_size": 2 * MIB, "stream": 0,
             "allocated_size": 1024, "segment_type": "small",
@@ -174,7 +141,7 @@ fn torch_2_0_had_fewer_keys() {
     assert_eq!((converted.segments, converted.blocks, converted.before), (1, 1, 2));
     assert!(!events(&bytes).is_empty());
     // The segments alone are a dump too.
-    let alone = pickle(&json!([{
+    let alone = text(json!([{
         "device": 1, "address": MIB, "total_size": MIB, "stream": 0, "blocks": []
     }]));
     assert_eq!(parse(&alone).unwrap().devices[0].ordinal, 1);
@@ -194,7 +161,7 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
         })
     };
     let base = 1024 * MIB;
-    let snapshot = pickle(&json!({
+    let snapshot = text(json!({
         "segments": [{
             "device": 1, "address": base, "total_size": 20 * MIB, "stream": 5,
             "segment_type": "large", "segment_pool_id": [0, 3], "is_expandable": true,
@@ -281,23 +248,23 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
 #[test]
 fn wrong_files_are_reported_what_is_wrong() {
     let block = |size: i64| {
-        pickle(&json!({"segments": [{
+        text(json!({"segments": [{
             "device": 0, "address": 4096, "total_size": 4096, "stream": 0,
             "blocks": [{"size": size, "state": "active_allocated"}]
         }]}))
     };
-    let entry = |entry: serde_json::Value| pickle(&json!({"device_traces": [[entry]]}));
+    let entry = |entry: serde_json::Value| text(json!({"device_traces": [[entry]]}));
     for (bytes, part) in [
         (b"hello".to_vec(), "text of no known form, which is not read: give"),
         (b"action,addr,size,stream\n\xff".to_vec(), "not text"),
-        (pickle(&json!({"a": 1})), "neither segments nor device_traces"),
-        (pickle(&json!([])), "neither segments nor device_traces"),
-        (pickle(&json!({"segments": 5})), "segments is no list"),
+        (b"\x80\x02}.".to_vec(), "neither segments nor device_traces"),
+        (b"\x80\x02].".to_vec(), "neither segments nor device_traces"),
+        (text(json!({"segments": 5})), "segments is no list"),
         (
-            pickle(&json!([{"device": 999, "address": 0, "total_size": 1, "blocks": []}])),
+            text(json!([{"device": 999, "address": 0, "total_size": 1, "blocks": []}])),
             "segments[0]: the device",
         ),
-        (pickle(&json!({"segments": [{"device": 0}]})), "segments[0]: it has no address"),
+        (text(json!({"segments": [{"device": 0}]})), "segments[0]: it has no address"),
         (block(8192), "segments[0].blocks[0] overlaps"),
         (block(-1), "segments[0].blocks[0]: its size"),
         (entry(json!({})), "device_traces[0][0]: it has no action"),

@@ -196,21 +196,7 @@ fn what_rmm_refused_has_the_words_of_rmm() {
 /// As JAX names the columns, the devices and the kinds.
 #[test]
 fn a_profile_of_pprof_names_who_holds_what() {
-    let texts = [
-        "",
-        "allocations",
-        "count",
-        "space",
-        "bytes",
-        "device",
-        "kind",
-        "keep",
-        "/w/train.py",
-        "buffer",
-        "executable",
-        "cuda:1",
-        "TFRT_CPU_0",
-    ];
+    let texts = "|allocations|count|space|bytes|device|kind|keep|/w/train.py|buffer|executable|cuda:1|TFRT_CPU_0";
     let sample = |place, count, mib: i64, kind, device| Sample {
         location_id: vec![place],
         value: vec![count, mib << 20],
@@ -230,7 +216,7 @@ fn a_profile_of_pprof_names_who_holds_what() {
         ],
         location: vec![place(1, 55), place(2, 31)],
         function: vec![Function { id: 1, name: 7, filename: 8 }],
-        string_table: texts.map(String::from).to_vec(),
+        string_table: texts.split('|').map(String::from).collect(),
         ..Profile::default()
     };
     let scratch = Scratch::new();
