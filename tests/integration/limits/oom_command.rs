@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use testkit::InteractiveProgram;
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, cap_event};
-use testkit::{Program, Run, Scratch, Setup, has};
+use testkit::{InteractiveProgram, Program, Run, Scratch, Setup, has};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Definition, Kind, RefusedBy};
 
@@ -249,6 +248,15 @@ fn fragmentation_is_distinguished_from_too_much() {
         assert_eq!(json(&run.scratch, "oom")["ooms"][0]["post_mortem"]["cause"], cause);
         assert_contains(&run.scratch.text("oom"), wanted);
     }
+}
+
+#[test]
+fn a_refused_call_that_allocates_nothing_is_named() {
+    let setup = Setup::simulated().preload().arg("pools");
+    let run =
+        Program::c("tables").run(setup.env("VRAMTRACE_SIM_FAULT", "once-2@cuMemPoolCreate:1"));
+    let wanted = "limit: not known; the card had 23.49 GiB free; cuMemPoolCreate was refused";
+    assert_contains(&run.scratch.text("."), &[wanted]);
 }
 
 #[test]

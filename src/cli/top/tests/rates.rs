@@ -40,10 +40,10 @@ fn the_rate_of_a_growing_trace_is_that_of_its_leak() {
         judged.read([(1, file.path().into())].into())[&1]
     };
     let mut rates = Vec::new();
-    for n in 0..300u64 {
+    for n in 0..900u64 {
         let at = second + n * second / 10;
         builder.alloc_by(at, Kind::Device, (1 << 40) + n * MIB, MIB, 2);
-        if n % 100 == 99 {
+        if n % 300 == 299 {
             builder.write(file.path());
             rates.push(of(&mut judged));
         }

@@ -54,7 +54,10 @@ pub(in crate::report) fn title(
     let place = place(stack).filter(|_| !stack.is_free_cache());
     let place = place.map_or(String::new(), |place| format!(" at {place}"));
     let process = wording::process(process, one);
-    format!("{process}{at}: {who} asked for {}{place}", size(one.oom.size))
+    match one.oom.size {
+        0 => format!("{process}{at}: {who} was refused{place}"),
+        bytes => format!("{process}{at}: {who} asked for {}{place}", size(bytes)),
+    }
 }
 
 /// The short post-mortems of a process; empty if it did not end out of memory.

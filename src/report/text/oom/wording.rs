@@ -45,6 +45,7 @@ pub(in crate::report) fn step(step: AtStep) -> String {
 pub(in crate::report) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused).filter(|_| !one.imported);
     let limit = match refused {
+        Some(_) if one.other_call.is_some() => "not known".to_string(),
         Some(Refused { by, counted, limit, .. }) => {
             oom::limit(one.cause, by, counted, limit, one.card_bytes)
         }
@@ -86,6 +87,10 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         | OomCause::Cgroup
         | OomCause::Torch
         | OomCause::Unknown => {}
+    }
+    if let Some(call) = &one.other_call {
+        let bytes = if one.oom.size > 0 { format!(", for {asked}") } else { String::new() };
+        return format!("{} was refused{bytes}", clean(call));
     }
     if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
         return format!("asked {asked}: more than the whole card has ({})", size(card));

@@ -65,8 +65,8 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if one.cause == OomCause::BadCap {
         return vec![Advice::of(AdvisedChange::CorrectCap, None)];
     }
-    // What grows fills a larger limit too.
-    if one.leak.is_some() {
+    // What grows fills a larger limit too; and what another call needs is not known.
+    if one.leak.is_some() || one.other_call.is_some() {
         return Vec::new();
     }
     let mut all = Vec::new();

@@ -59,6 +59,9 @@ pub struct PostMortem {
     pub spread: Option<Spread>,
     /// PyTorch reached a limit that it sets itself, such as a memory fraction.
     pub own_limit: bool,
+    /// The refused call, if it allocates nothing that the program uses: a context, a graph, a pool, addresses. What it needs is
+    /// not known.
+    pub other_call: Option<String>,
     /// False: events are missing before it, and the live memory is not known.
     pub live_is_known: bool,
     /// The history begins here.
@@ -288,9 +291,13 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         segments_pinned: pinned().filter(|segment| segment.free() > 0).count() as u64,
     };
     let card = definitions.device(oom.device);
+    let other_call = oom.refusal.filter(|at| at.refused.by == RefusedBy::Driver).and_then(|at| {
+        let of_memory = definitions.site(at.refused.site)?.kind.is_some();
+        (!of_memory).then(|| definitions.site_api_name(at.refused.site))
+    });
     PostMortem {
         oom,
-        cause: figures.cause(),
+        cause: if other_call.is_some() { OomCause::Unknown } else { figures.cause() },
         figures,
         cache: at_oom,
         holes: holes.collect(),
@@ -298,6 +305,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         imported,
         spread,
         own_limit,
+        other_call,
         live_is_known: state.live_is_known(),
         history_from_ns: state.history_from_ns,
         card_bytes: card.map(|card| card.total_bytes).filter(|bytes| *bytes > 0),

@@ -123,7 +123,10 @@ fn head(found: &Findings) -> String {
         OomEvidence::StillRefused => "out of memory for a second now:",
     };
     let place = found.requested_at.as_ref().map_or(String::new(), |place| format!(" at {place}"));
-    let size = Bytes(found.event.size);
+    let size = match found.event.size {
+        0 => "a call that names no bytes".to_string(),
+        size => Bytes(size).to_string(),
+    };
     format!("vramtrace {rank}cuda:{device} pid {}: {what} {size}{place}", found.pid)
 }
 
@@ -176,7 +179,7 @@ fn advice(found: &Findings) -> String {
     let most = figures.left.unwrap_or(0).max(largest_hole.unwrap_or(0));
     all.push(if figures.of_cache {
         "a smaller batch".into()
-    } else if most > 0 {
+    } else if most > 0 && size > 0 {
         format!("a smaller request: up to {} would have been served", Bytes(most))
     } else {
         "less memory held".into()
