@@ -20,15 +20,11 @@ pub(super) const HARMLESS: &[Scenario] = &[
             }
         }
     }),
-    harmless("an LRU cache", |p| {
-        let mut cache = VecDeque::new();
-        let size = 50 + p.random(200) as usize;
-        each_step(p, |p, _, _| {
-            cache.push_back(p.alloc(LEAK, MIB + 2 * MIB * (size as u64 % 3)));
-            if cache.len() > size {
-                p.free(cache.pop_front().unwrap());
-            }
-        });
+    harmless("pieces of one size are loaded, and no more", |p| {
+        for _ in 0..100 {
+            p.alloc(LEAK, 200 * MIB);
+            p.work(MS);
+        }
     }),
     harmless("an LRU cache of many sizes", |p| {
         let mut cache = VecDeque::new();
