@@ -17,13 +17,11 @@ LIMIT_S = 30
 class Session:
     """The leader of a new session, which starts one job."""
 
-    def __init__(self, command, tostop=False):
+    def __init__(self, command):
         self.master, device = os.openpty()
         self.seen = b""
         attributes = termios.tcgetattr(device)
         attributes[3] &= ~termios.ECHO
-        if tostop:
-            attributes[3] |= termios.TOSTOP
         termios.tcsetattr(device, termios.TCSANOW, attributes)
         name = os.ttyname(device)
         os.setsid()
@@ -182,4 +180,4 @@ name = sys.argv[1]
 if name == "close_terminal":
     close_terminal(sys.argv[2:])
 else:
-    globals()[name](Session(sys.argv[2:], tostop=name == "group_of_its_own"))
+    globals()[name](Session(sys.argv[2:]))
