@@ -80,7 +80,7 @@ class Session:
 
 def interrupt(session):
     session.read_until("ready")
-    session.press("\x03")
+    session.press("\x03\n")  # a shell that was about to read runs its trap after the line
     session.change()
 
 
