@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use testkit::{Scratch, repository, shim};
+use testkit::{Said, Scratch, repository, shim};
 
 /// Prints each line that it reads, until `end`.
 const ECHO: &str =
@@ -25,15 +25,7 @@ fn same(scenario: &str, command: &[&str]) -> String {
             .env_remove("LD_PRELOAD")
             .current_dir(&scratch.0)
             .stdin(Stdio::null());
-        let ended = python.output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(
-            ended.status.success(),
-            "{launcher:?}: {}{}",
-            text(&ended.stdout),
-            text(&ended.stderr)
-        );
-        text(&ended.stdout)
+        Said::by(&mut python).ended(0).out
     });
     assert_eq!(bare, under_run);
     bare
