@@ -20,9 +20,9 @@ use crate::error::{Failure, Outcome};
         met, the parts of the memory in use, whether fragmentation was the cause, who held the \
         memory, and what to try.\n\n\
         Out of memory is a request of PyTorch's cache on which PyTorch gave up; of other callers, \
-        one that was refused and after which the thread got no memory, or that was refused \
-        again after a second. Other refusals were absorbed (PyTorch empties its cache and asks \
-        again) and are counted only. Requests that failed within a second of each other are one.\n\n\
+        one that was refused, unless the thread got as much within a second. The list says after \
+        which of them the run went on. Other refusals were absorbed (PyTorch empties its cache and \
+        asks again) and are counted only. Those within a second are one.\n\n\
         Exit status: 0 with and without an out-of-memory (`vramtrace report --fail-on refusal` \
         reports by status), 2 for bad input.",
     after_help = "\
@@ -210,7 +210,7 @@ fn text(args: &Args, processes: &[ProcessRead], ooms: &[ListedOom], of: usize) -
     out.push_str(&view::others(ooms, LISTED));
     let quiet: Vec<&ProcessRead> =
         processes.iter().filter(|read| read.found.ooms.is_empty()).collect();
-    let name = |read: &ProcessRead| if alone { String::new() } else { read.name.clone() };
+    let name = |read: &ProcessRead| if alone { "".into() } else { format!("{}: ", read.name) };
     let quiet = match quiet.len() {
         0..=QUIET => quiet.iter().map(|read| view::none(&name(read), &read.refusals())).collect(),
         _ => view::none_of(&quiet.iter().map(|read| read.refusals()).collect::<Vec<_>>()),

@@ -155,7 +155,7 @@ fn read_processes(args: &Args, found: &mut Selected) -> Result<Vec<Process>, Fai
         for (process, trace) in processes.iter_mut().zip(&found.traces) {
             let fatal = moment == Moment::End;
             process.look_closer(trace, Wanted { fatal, holders: true });
-            process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
+            process.failures.retain(|one| args.device.includes(one.oom.device));
             if let Some(leaks) = &mut process.leaks {
                 leaks.retain(|device| args.device.includes(device));
             }
@@ -238,7 +238,7 @@ impl ReportInput {
         let collect = Collect::for_verdict(trace);
         let mut process = read_all(trace, Moment::End, collect, &|_, _| {}).pop()?;
         process.look_closer(&trace[0], Wanted { fatal: true, holders: false });
-        process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
+        process.failures.retain(|one| args.device.includes(one.oom.device));
         Some(process)
     }
 

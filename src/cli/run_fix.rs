@@ -83,7 +83,7 @@ fn remedy(ended: &RunResult, input: Input) -> Option<Result<(String, u64), Strin
     for (process, trace) in processes.iter_mut().zip(&traces) {
         process.look_closer(trace, Wanted { fatal: true, holders: false });
     }
-    processes.iter().any(|process| !process.fatal.is_empty()).then_some(())?;
+    processes.iter().any(|process| !process.fatal().is_empty()).then_some(())?;
     Some(allowed(ended, input).and_then(|()| setting(&processes, &traces)))
 }
 
@@ -123,7 +123,7 @@ fn setting(processes: &[Process], traces: &[Trace]) -> Result<(String, u64), Str
     };
     let failures = processes
         .iter()
-        .flat_map(|process| process.fatal.iter().map(move |fatal| (process, fatal)));
+        .flat_map(|process| process.fatal().iter().map(move |fatal| (process, fatal)));
     let first = failures.min_by_key(at);
     let fix = |(first, fatal): (_, &PostMortem)| Some((first, fatal.remedy.as_ref()?.fix.clone()?));
     let none = "no setting of PyTorch's allocator is known that fits";
@@ -135,7 +135,7 @@ fn setting(processes: &[Process], traces: &[Trace]) -> Result<(String, u64), Str
     };
     let parsed = Conf::parse(&conf).unwrap_or_default();
     let works = |process: &Process, recorded: &[Recorded]| {
-        process.fatal.iter().all(fits)
+        process.fatal().iter().all(fits)
             && recorded.iter().all(|device| device.forbids(&conf, &parsed).is_none())
     };
     match processes.iter().zip(&recorded).find(|(process, recorded)| !works(process, recorded)) {

@@ -66,8 +66,8 @@ pub fn lines(
     let process = &processes[worst];
     let found = WordedVerdict::of(process);
     let of = if headers.len() > 1 { format!("{}: ", process.name()) } else { String::new() };
-    let fatal = process.fatal.first().filter(|fatal| fatal.leak.is_none());
-    let remedy = fatal.and_then(|fatal| fatal.remedy.as_ref()?.fix.as_ref());
+    let failure = process.failures.first().filter(|failure| failure.leak.is_none());
+    let remedy = failure.and_then(|failure| failure.remedy.as_ref()?.fix.as_ref());
     let fix = remedy.map(|(conf, spare)| {
         let (conf, spare) = (shell::quoted(conf), size(*spare));
         format!("  fix        PYTORCH_CUDA_ALLOC_CONF={conf} (replayed: it fits, {spare} to spare)")

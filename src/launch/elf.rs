@@ -164,12 +164,11 @@ pub fn library_problem(path: &Path) -> Option<String> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Some("there is no such file".to_string());
         }
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            return Some("it is no library (ELF)".to_string());
+        Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+            return Some(format!("it cannot be read: {error}"));
         }
-        Err(error) => return Some(format!("it cannot be read: {error}")),
-        Ok(()) if head[..4] != *b"\x7fELF" => return Some("it is no library (ELF)".to_string()),
-        Ok(()) => {}
+        Ok(()) if head.starts_with(b"\x7fELF") => {}
+        _ => return Some("it is no library (ELF)".to_string()),
     }
     let machine = match elf::DataEncoding(head[5]) {
         elf::ELFDATA2MSB => u16::from_be_bytes([head[18], head[19]]),

@@ -41,12 +41,17 @@ pub fn problem(library: &Path) -> Option<String> {
 }
 
 fn is_on_noexec(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    file_system(path).is_some_and(|found| found.f_flag & libc::ST_NOEXEC != 0)
+}
+
+/// The file system of a path.
+pub fn file_system(path: &Path) -> Option<libc::statvfs> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     let mut found = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the path ends in NUL; statvfs fills `found` where it returns 0.
     unsafe {
-        libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0
-            && found.assume_init().f_flag & libc::ST_NOEXEC != 0
+        let filled = libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0;
+        filled.then(|| found.assume_init())
     }
 }
 
@@ -117,11 +122,7 @@ pub fn find_preloadable() -> Result<PathBuf, Failure> {
     let library = find(SHIM)?;
     match can_be_preloaded(&library) {
         true => Ok(library),
-        false => Err(Failure::new(format!(
-            "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign: install \
-             vramtrace elsewhere",
-            library.display()
-        ))),
+        false => Err(not_preloadable(&library, ": install vramtrace elsewhere")),
     }
 }
 
@@ -144,12 +145,8 @@ pub fn preloadable(library: &Path) -> Result<Preload, Failure> {
             files::temporary_directory("vramtrace-", Some(&place), &[(SHIM, library)]).ok()
         });
     let Some(private) = private else {
-        return Err(Failure::new(format!(
-            "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign, and no \
-             temporary directory without one could be made; install vramtrace elsewhere or set \
-             TMPDIR",
-            library.display()
-        )));
+        let so = ", and no temporary directory without one could be made; install vramtrace elsewhere or set TMPDIR";
+        return Err(not_preloadable(library, so));
     };
     let path = private.path().join(SHIM);
     Ok(Preload { path, private: Some(private) })
@@ -163,12 +160,7 @@ impl Preload {
         if entries.any(|entry| entry == self.path.as_os_str().as_bytes()) {
             return existing;
         }
-        let mut value = self.path.clone().into_os_string();
-        if !existing.is_empty() {
-            value.push(":");
-            value.push(existing);
-        }
-        value
+        library_path(&self.path, Some(existing))
     }
 
     /// Leaves the link in place for processes that still need it.
@@ -183,6 +175,11 @@ impl Preload {
 fn can_be_preloaded(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     !bytes.iter().any(|byte| byte.is_ascii_whitespace() || b":;$".contains(byte))
+}
+
+fn not_preloadable(library: &Path, so: &str) -> Failure {
+    let why = "LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign";
+    Failure::new(format!("{}: {why}{so}", library.display()))
 }
 
 /// An entry of LD_PRELOAD, with the reason why it cannot be loaded.
@@ -204,10 +201,10 @@ pub fn preloaded() -> Vec<Preloaded> {
     names.map(entry).collect()
 }
 
-/// `LD_LIBRARY_PATH` with `first` in front.
+/// The value of a variable of paths with `first` in front.
 pub fn library_path(first: &Path, existing: Option<OsString>) -> OsString {
     let mut value = first.as_os_str().to_os_string();
-    if let Some(existing) = existing.filter(|existing| existing != OsStr::new("")) {
+    if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {
         value.push(":");
         value.push(existing);
     }

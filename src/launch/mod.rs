@@ -73,20 +73,11 @@ impl Launch {
         if let Some(simulated) = &self.simulated {
             variables.extend(simulated.variables());
         }
-        let outside = monitor::ProcessMonitor::new(
-            self.output.run_marker(),
-            library,
-            self.simulated.is_some(),
-        );
+        let marker = self.output.run_marker();
+        let outside = monitor::ProcessMonitor::new(marker, library, self.simulated.is_some());
         let (started, began) = (SystemTime::now(), Instant::now());
-        let (status, observed) =
-            match child::run(&self.command, &variables, self.quiet_stdout, outside) {
-                Ok(ended) => ended,
-                Err(failure) => {
-                    self.output.remove_if_empty();
-                    return Err(failure);
-                }
-            };
+        let ended = child::run(&self.command, &variables, self.quiet_stdout, outside);
+        let (status, observed) = ended.inspect_err(|_| self.output.remove_if_empty())?;
         let took = began.elapsed();
         // A killed process may leave a file beside its trace. Readers find it there if this fails.
         for trace in self.output.traces() {

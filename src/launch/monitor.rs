@@ -45,6 +45,7 @@ fn process(stat: &Stat) -> PidAndStart {
     (stat.pid, stat.start_ticks)
 }
 
+#[derive(Default)]
 pub struct ProcessMonitor {
     /// `VRAMTRACE_RUN` of this run: identifies descendants whose parents have ended.
     marker: OsString,
@@ -88,15 +89,7 @@ impl WatchedProcess {
 
 impl ProcessMonitor {
     pub fn new(marker: OsString, library: PathBuf, simulated: bool) -> ProcessMonitor {
-        ProcessMonitor {
-            marker,
-            library,
-            simulated,
-            root: None,
-            known: HashMap::new(),
-            examined: 0,
-            report: MonitorReport::default(),
-        }
+        ProcessMonitor { marker, library, simulated, ..ProcessMonitor::default() }
     }
 
     /// Sets the root of the process tree: `pid` of the command.

@@ -28,24 +28,24 @@ const OF_TERMINAL: [c_int; 8] = [
 
 /// Waits for a signal. `None`: there was none in this time, or the process was stopped and continued.
 pub fn next(at_most: Duration) -> Option<Signal> {
-    let timeout = libc::timespec {
-        tv_sec: at_most.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        tv_nsec: at_most.subsec_nanos().into(),
-    };
     let mut all = MaybeUninit::uninit();
     // SAFETY: sigfillset fills the set.
     let all = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         all.assume_init()
     };
-    wait(&all, &timeout)
+    wait(&all, at_most)
 }
 
-fn wait(which: &sigset_t, timeout: &libc::timespec) -> Option<Signal> {
+fn wait(which: &sigset_t, at_most: Duration) -> Option<Signal> {
+    let timeout = libc::timespec {
+        tv_sec: at_most.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: at_most.subsec_nanos().into(),
+    };
     let mut info = MaybeUninit::<siginfo_t>::uninit();
     // SAFETY: all three live across the call; a positive result means that `info` was filled.
     unsafe {
-        let number = libc::sigtimedwait(which, info.as_mut_ptr(), timeout);
+        let number = libc::sigtimedwait(which, info.as_mut_ptr(), &timeout);
         (number > 0).then(|| Signal { info: info.assume_init() })
     }
 }
@@ -126,8 +126,6 @@ impl Signal {
 /// Stops this process by the signal that stopped the command, so that the parent sees the same, until SIGCONT. False
 /// if this process does not stop: the kernel stops no group whose parents are in other sessions.
 pub fn stop_by(signal: c_int) -> bool {
-    let continued = only(libc::SIGCONT);
-    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: plain calls on filled sets.
     unsafe {
         let mut pending = MaybeUninit::uninit();
@@ -143,7 +141,7 @@ pub fn stop_by(signal: c_int) -> bool {
             libc::signal(signal, before);
         }
     }
-    wait(&continued, &at_once).is_some()
+    wait(&only(libc::SIGCONT), Duration::ZERO).is_some()
 }
 
 /// Ends this process by the signal that ended the command, so that the parent sees the same status. Returns only

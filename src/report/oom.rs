@@ -30,7 +30,7 @@ pub(crate) fn fits_in_words(origin: Origin) -> &'static str {
     }
 }
 
-/// A failure with which a process ended: with the keys of `vramtrace oom --json`, which has more of it, and in words.
+/// A failure: with the keys of `vramtrace oom --json`, which has more of it, and in words.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FailureFacts {
@@ -71,9 +71,9 @@ pub struct AdviceFacts {
 
 impl FailureFacts {
     /// Of a process after [`Process::look_closer`].
-    pub fn of(process: &Process) -> Vec<FailureFacts> {
-        let Process { definitions, header, fatal, .. } = process;
-        let stacks = fatal.iter().flat_map(|one| one.held.stacks().chain([one.oom.stack]));
+    pub fn of(process: &Process, failures: &[PostMortem]) -> Vec<FailureFacts> {
+        let Process { definitions, header, .. } = process;
+        let stacks = failures.iter().flat_map(|one| one.held.stacks().chain([one.oom.stack]));
         let symbols = Symbols::of(definitions, header, stacks);
         let classifier = StackClassifier::new(&symbols, header);
         let facts = |one: &PostMortem| {
@@ -95,7 +95,7 @@ impl FailureFacts {
                 advice: advice(one).into_iter().map(AdviceFacts::of).collect(),
             }
         };
-        fatal.iter().map(facts).collect()
+        failures.iter().map(facts).collect()
     }
 }
 

@@ -292,7 +292,7 @@ fn a_report_decodes_a_trace_twice() {
         let traces = [open(file.path()).unwrap()];
         let mut processes = read_all(&traces, moment, collect, &|_, _| {});
         processes[0].look_closer(&traces[0], wanted);
-        assert_eq!(processes[0].fatal.len(), usize::from(wanted.fatal));
+        assert_eq!(processes[0].failures.len(), usize::from(wanted.fatal));
         assert!(processes[0].who.as_ref().unwrap().peak_roles.is_some());
         traces[0].decodes() - if wanted.fatal { remedy } else { 0 }
     };

@@ -1,9 +1,13 @@
 //! The verdict on a process in words: what happened, the line of code behind it.
 
+use std::slice::from_ref;
+
 use serde::Serialize;
 
+use super::oom::FailureFacts;
 use super::text::{leaks, oom, stack::place};
 use super::wording::{gpu_name, headline};
+use crate::analysis::oom::PostMortem;
 use crate::analysis::{Process, Verdict, VerdictKind, with_cause};
 use crate::units::{estimate, seconds, several, size};
 
@@ -15,19 +19,25 @@ pub struct WordedVerdict {
     pub verdict: Verdict,
     /// The same in words.
     pub text: String,
-    /// The line of the leak, or of the holder, with its figures in words.
+    /// The line of the leak, of the refused request, or of the holder, with its figures in words.
     pub line: Option<String>,
+    /// Of a run that no failure ended the last one. Null: there was none.
+    pub handled: Option<FailureFacts>,
 }
 
 impl WordedVerdict {
     /// On a process that was read to its end, after [`Process::look_closer`].
     pub fn of(process: &Process) -> WordedVerdict {
         let verdict = Verdict::of(process);
-        let line = match verdict.kind {
-            VerdictKind::Leak => leak_line(&verdict),
+        let handled = FailureFacts::of(process, process.handled().map_or(&[], from_ref)).pop();
+        let line = match (verdict.kind, &handled) {
+            (VerdictKind::Leak, _) => leak_line(&verdict),
+            (VerdictKind::RefusedAndWentOn, Some(FailureFacts { oom, line: Some(line), .. })) => {
+                Some(format!("{line} asked for {}", size(oom.size)))
+            }
             _ => holder_line(&verdict),
         };
-        WordedVerdict { text: text(process, &verdict), line, verdict }
+        WordedVerdict { text: text(process, &verdict), line, handled, verdict }
     }
 
     /// In one line, with the peak of the device that it is about where that is not in the words.
@@ -55,12 +65,10 @@ impl WordedVerdict {
 fn text(process: &Process, of: &Verdict) -> String {
     let (on, at) = (gpu_name(of.device), seconds(of.at_ns));
     let no_leak = if of.no_leak { "no leak, " } else { "" };
-    match (of.kind, &process.fatal[..], &of.leak) {
-        (_, [fatal, ..], leak) => {
-            let leak = leak.as_ref().map(|leak| format!(" because {}", leaks::keeps(leak)));
-            let (leak, limit, why) = (leak.unwrap_or_default(), oom::limit(fatal), oom::why(fatal));
-            format!("out of memory on {on} at {at}{leak}; limit: {limit}; {why}")
-        }
+    let handled = process.handled().map(|one| failure(process, one));
+    let also = handled.as_ref().map_or(String::new(), |handled| format!("; {handled}"));
+    match (of.kind, process.fatal(), &of.leak) {
+        (_, [fatal, ..], _) => failure(process, fatal),
         (_, _, Some(leak)) => {
             let all = process.leaks.iter().flat_map(|leaks| leaks.sure()).count() as u64;
             let others = match all.saturating_sub(1) {
@@ -71,19 +79,34 @@ fn text(process: &Process, of: &Verdict) -> String {
         }
         (VerdictKind::NoMemory, ..) => "no GPU memory was used".to_string(),
         _ if !process.definitions.has_history() => "the file is of one moment".to_string(),
-        (VerdictKind::Running, ..) => "still running".to_string(),
+        (VerdictKind::Running, ..) => format!("still running{also}"),
         (VerdictKind::CutOff, ..) => {
             let live = process.devices().map(|(_, device)| device.live_bytes);
             let live = size(live.fold(0, u64::saturating_add));
-            format!("killed, crashed or left by _exit at {at}, with {live} live")
+            format!("killed, crashed or left by _exit at {at}, with {live} live{also}")
         }
-        (VerdictKind::RefusedAndWentOn, ..) => {
+        (VerdictKind::RefusedAndWentOn, ..) => handled.unwrap_or_else(|| {
             let refused = several(process.state.refusals(), "request");
             format!("{refused} refused, and the program went on")
-        }
+        }),
         (VerdictKind::NotKnown, ..) => format!("{no_leak}its end was not recorded"),
         _ => format!("{no_leak}no request refused"),
     }
+}
+
+/// Which request failed, its limit and why, in one line.
+fn failure(process: &Process, one: &PostMortem) -> String {
+    let (on, at) = (gpu_name(one.oom.device), seconds(one.oom.time_ns));
+    let leak = one.leak.as_ref().map(|leak| format!(" because {}", leaks::keeps(leak)));
+    let first = match (one.oom.went_on, process.state.refusals()) {
+        (false, _) => format!("out of memory on {on} at {at}{}", leak.unwrap_or_default()),
+        (true, refusals) => {
+            let asked = if one.oom.size > 0 { size(one.oom.size) } else { "a call".into() };
+            let of = if refusals > 1 { format!(", one of {refusals} refusals") } else { "".into() };
+            format!("{asked} refused on {on} at {at}{of}, and the program went on")
+        }
+    };
+    format!("{first}; limit: {}; {}", oom::limit(one), oom::why(one))
 }
 
 fn leak_line(of: &Verdict) -> Option<String> {

@@ -232,7 +232,7 @@ test("the verdict says how a run ended that did not fail", async () => {
     assert.match(await tab.locator("header .end.bad").innerText(), /not in order/);
   });
   await look(page("refusals", [golden("capped")]), {}, async (tab) => {
-    assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /in order, 3 requests refused, and the program went on/);
+    assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /in order, 32\.00 TiB refused on GPU 0 at 0\.002 s, one of 3 refusals, and the program went on; limit: 4\.00 GiB by the cap/);
   });
 });
 

@@ -62,7 +62,8 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
     let of = |role: Role| roles.get(&role).map_or(0, |held| held.bytes);
     let parts = parts(device, &of);
     let refused = process.state.last_refusals.iter().rev().find(|at| at.device == id);
-    let missing = refused.map(|at| at.refused).filter(|_| ended_out_of_memory(process, id));
+    let ended = process.ended_out_of_memory().iter().any(|oom| oom.device == id);
+    let missing = refused.map(|at| at.refused).filter(|_| ended);
     let limit =
         device.cap_bytes.filter(|_| !device.cap_only_warns).map_or(card, |cap| cap.min(card));
     let others = device.peak_sample.and_then(|at| held_by_others(&at.sample)).unwrap_or(0);
@@ -81,10 +82,6 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
         others_bytes: others,
         unused_bytes: unused,
     })
-}
-
-fn ended_out_of_memory(process: &Process, id: DeviceId) -> bool {
-    process.ended_out_of_memory().iter().any(|oom| oom.device == id)
 }
 
 /// What was free when a request was refused: below the cap, or on the card.

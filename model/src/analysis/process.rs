@@ -50,8 +50,9 @@ pub struct Process {
     pub ooms: Vec<Oom>,
     /// Refusals that were followed by another error, over the whole trace.
     pub swallowed: Vec<oom::Swallowed>,
-    /// The devices on which the run ended out of memory. Filled by [`Process::look_closer`].
-    pub fatal: Vec<PostMortem>,
+    /// The failures with which the run ended, one for each device; of none the last one after which it went on. Filled by
+    /// [`Process::look_closer`].
+    pub failures: Vec<PostMortem>,
     /// Times in which memory was unmapped and mapped again later, over the whole trace.
     pub sleeps: BTreeMap<DeviceId, Sleeps>,
     /// The memory that stayed on the card in these times. Filled by [`Process::look_closer`].
@@ -255,7 +256,7 @@ impl Process {
             over_time,
             ooms,
             swallowed,
-            fatal: Vec::new(),
+            failures: Vec::new(),
             sleeps: sleeps.finish(),
             rests: BTreeMap::new(),
             who: None,
@@ -265,14 +266,14 @@ impl Process {
         }
     }
 
-    /// Fills [`Process::fatal`], [`Process::who`] and [`Process::rests`] as wanted, and [`Process::leaks`], in one more
+    /// Fills [`Process::failures`], [`Process::who`] and [`Process::rests`] as wanted, and [`Process::leaks`], in one more
     /// pass over `trace`, from which the process was read.
     pub fn look_closer(&mut self, trace: &Trace, wanted: Wanted) {
         let definitions = &self.definitions;
         let level = Level::of(&self.state);
         let holders = wanted.holders && !definitions.stacks().is_empty();
-        let fatal = if wanted.fatal { oom::ended(&self.ooms) } else { Vec::new() };
-        let mut post_mortems = PostMortems::new(definitions, fatal);
+        let failures = if wanted.fatal { oom::worst(&self.ooms) } else { Vec::new() };
+        let mut post_mortems = PostMortems::new(definitions, failures);
         let mut peaks = HoldingsAtPeaks::new(&self.state, Moment::Peak, level);
         let mut rests = RestsAtSleeps::new(&self.sleeps, level);
         let by_role = holders && level == Level::Tensor;
@@ -283,26 +284,36 @@ impl Process {
         }
         visitors.extend(roles.as_mut().map(|roles| roles as &mut dyn Visitor));
         self.visit(trace, &mut visitors);
-        let fatal = post_mortems.finish();
-        self.judge(trace, fatal);
+        let failures = post_mortems.finish();
+        self.judge(trace, failures);
         if holders {
             self.rests = rests.found;
             self.name_holders(trace, peaks.found, roles.map(RolesAt::of_devices));
         }
     }
 
-    /// Fills [`Process::fatal`] with what helps, and [`Process::leaks`] if they were collected and the process was read to its
+    /// Fills [`Process::failures`] with what helps, and [`Process::leaks`] if they were collected and the process was read to its
     /// end.
-    pub fn judge(&mut self, trace: &Trace, fatal: Vec<PostMortem>) {
+    pub fn judge(&mut self, trace: &Trace, failures: Vec<PostMortem>) {
         let watched = self.collected.watched.as_ref().filter(|_| self.moment == Moment::End);
         let rules = Suppressions::default();
         let judge = |of: &Watched| of.judge(trace, &self.definitions, &self.state, &rules, 0);
         self.leaks = watched.map(judge);
-        self.fatal = fatal;
-        for fatal in &mut self.fatal {
-            fatal.find_remedy(trace, &self.definitions);
-            self.leaks.iter().for_each(|leaks| fatal.find_leak(leaks));
+        self.failures = failures;
+        for failure in &mut self.failures {
+            failure.find_remedy(trace, &self.definitions);
+            self.leaks.iter().for_each(|leaks| failure.find_leak(leaks));
         }
+    }
+
+    /// The failures with which the run ended.
+    pub fn fatal(&self) -> &[PostMortem] {
+        if self.handled().is_some() { &[] } else { &self.failures }
+    }
+
+    /// Of a run that no failure ended the last one.
+    pub fn handled(&self) -> Option<&PostMortem> {
+        self.failures.first().filter(|one| one.oom.went_on)
     }
 
     /// The memory that each device holds at a moment, by stack and, if wanted, by role: in one more pass over
@@ -353,14 +364,14 @@ impl Process {
     fn name_holders(&mut self, trace: &Trace, peak: Holdings, peak_roles: Option<HeldByRole>) {
         let live = Holdings::of_state(&self.state, peak.level);
         let contexts = self.state.contexts.values().map(|context| context.stack);
-        let fatal = self.fatal.iter().flat_map(|fatal| fatal.held.stacks());
+        let failed = self.failures.iter().flat_map(|one| one.held.stacks());
         let devices = self.state.devices.values();
         let takers = devices.flat_map(|device| device.driver_own.makers());
         let takers = takers.map(|(maker, _)| maker.stack);
         let rests = self.rests.values().flat_map(ResidentAtSleeps::stacks);
         let slept = self.sleeps.values().flat_map(Sleeps::stacks);
         let refused = self.swallowed.iter().map(|one| one.refusal.refused.stack);
-        let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
+        let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(failed).chain(takers);
         let wanted = wanted.chain(rests).chain(slept).chain(refused);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
         // Of programs without blocks little has a role: it is looked for where functions of an engine hold memory.

@@ -42,11 +42,11 @@ pub struct Verdict {
     /// `refused_and_went_on`, `not_known` (an import), `in_order`.
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
     pub kind: VerdictKind,
-    /// With the failure, the leak, or the highest peak. Null: not known, or none.
+    /// With the failure, the refusal, the leak, or the highest peak. Null: not known, or none.
     #[serde(serialize_with = "facts::ordinal")]
     #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
     pub device: DeviceId,
-    /// The time of the failure; without one, of the last event.
+    /// The time of the failure, or of the refusal; without one, of the last event.
     #[serde(rename = "at_s", serialize_with = "facts::seconds")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub at_ns: u64,
@@ -54,7 +54,7 @@ pub struct Verdict {
     pub no_leak: bool,
     /// Of out of memory the leak that caused it, else the first that is sure. Null: none is, or they were not looked for.
     pub leak: Option<Leak>,
-    /// Who held the most of the device, at the failure or at the peak. Null: not known.
+    /// Who held the most of the device, at the failure, at the refusal or at the peak. Null: not known.
     pub holder: Option<Holder>,
     /// The command of vramtrace that explains it.
     pub next: &'static str,
@@ -63,7 +63,7 @@ pub struct Verdict {
 impl Verdict {
     /// On a process that was read to its end, after [`Process::look_closer`].
     pub fn of(process: &Process) -> Verdict {
-        let fatal = process.fatal.first();
+        let fatal = process.fatal().first();
         let leaks = process.leaks.as_ref();
         let first_leak = || leaks.and_then(|leaks| leaks.sure().next());
         let leak = fatal.map_or_else(first_leak, |fatal| fatal.leak.as_ref()).cloned();
@@ -74,25 +74,29 @@ impl Verdict {
             _ if highest.is_none() => VerdictKind::NoMemory,
             ProcessEnd::Running => VerdictKind::Running,
             ProcessEnd::CutOff => VerdictKind::CutOff,
-            _ if process.state.refusals() > 0 => VerdictKind::RefusedAndWentOn,
+            _ if process.handled().is_some() || process.state.refusals() > 0 => {
+                VerdictKind::RefusedAndWentOn
+            }
             ProcessEnd::Unknown => VerdictKind::NotKnown,
             ProcessEnd::InOrder | ProcessEnd::OutOfMemory => VerdictKind::InOrder,
         };
         let of_highest = highest.map_or(DeviceId::UNKNOWN, |(id, _)| id);
         let of_leak = || leak.as_ref().map_or(of_highest, |leak| leak.device);
-        let device = fatal.map_or_else(of_leak, |fatal| fatal.oom.device);
+        let handled = process.handled().filter(|_| kind == VerdictKind::RefusedAndWentOn);
+        let failure = fatal.or(handled);
+        let device = failure.map_or_else(of_leak, |failure| failure.oom.device);
         let at_peak = process.who.as_ref().map(|who| &who.peak);
-        let held = fatal.map(|fatal| &fatal.held).or(at_peak);
+        let held = failure.map(|failure| &failure.held).or(at_peak);
         let next = match kind {
             _ if leak.is_some() => "leaks",
-            VerdictKind::OutOfMemory => "oom",
+            _ if failure.is_some() => "oom",
             VerdictKind::InOrder | VerdictKind::Running | VerdictKind::NotKnown => "holders",
             _ => "report",
         };
         Verdict {
             kind,
             device,
-            at_ns: fatal.map_or(process.ending.last_ns, |fatal| fatal.oom.time_ns),
+            at_ns: failure.map_or(process.ending.last_ns, |failure| failure.oom.time_ns),
             no_leak: leaks.is_some_and(Leaks::is_none),
             leak,
             holder: held.and_then(|held| largest(process, device, held)),

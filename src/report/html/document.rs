@@ -136,10 +136,10 @@ fn fits(traces: &[Trace]) -> Option<PageFits> {
     Some(PageFits { line: text::fits::headline(&answer)?, answer })
 }
 
-/// Assembles the facts, and fills [`Process::fatal`].
+/// Assembles the facts, and fills [`Process::failures`].
 fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPass) -> ProcessPage {
-    let SecondPass { recorded, fatal, frag } = pass;
-    process.judge(trace, fatal);
+    let SecondPass { recorded, failures, frag } = pass;
+    process.judge(trace, failures);
     let leaks = process.leaks.iter().flat_map(|found| &found.leaks);
     let stacks = recorded.owners.iter().map(|(stack, _, _)| *stack);
     let symbols = Symbols::of(&process.definitions, &process.header, stacks);
@@ -147,7 +147,7 @@ fn process_page(name: &str, process: &mut Process, trace: &Trace, pass: SecondPa
     let ordinal = |one: &PostMortem| recorded.fatal.get(&one.oom.offset).copied();
     ProcessPage {
         name: name.to_string(),
-        failure_ordinals: process.fatal.iter().map(ordinal).collect(),
+        failure_ordinals: process.fatal().iter().map(ordinal).collect(),
         tables: tables(&recorded.owners, &symbols, &process.header),
         kinds: OwnerKind::all(),
         roles: Role::ALL.map(Role::name).into(),

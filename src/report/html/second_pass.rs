@@ -30,7 +30,7 @@ const SEGMENT: u64 = 2 << 20;
 pub(super) struct SecondPass {
     pub recorded: Recorded,
     /// With their remedies not yet found.
-    pub fatal: Vec<PostMortem>,
+    pub failures: Vec<PostMortem>,
     /// At the last out-of-memory of each device, or at its peak.
     pub frag: Vec<Frag>,
 }
@@ -40,13 +40,11 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let definitions = &process.definitions;
     let end = &process.state;
     let lumped_below = lump_below(process);
-    let ended = oom::ended(&process.ooms);
-    let fatal = ended.iter().map(|oom| oom.offset).collect();
-    let mut post_mortems = PostMortems::new(definitions, ended);
-    let moment = match process.ooms.iter().any(|oom| !oom.went_on) {
-        true => Moment::OutOfMemory,
-        false => Moment::Peak,
-    };
+    let failures = oom::worst(&process.ooms);
+    let fatal = failures.iter().map(|oom| oom.offset).collect();
+    let mut post_mortems = PostMortems::new(definitions, failures);
+    let failed = process.ooms.iter().any(|oom| !oom.went_on);
+    let moment = if failed { Moment::OutOfMemory } else { Moment::Peak };
     let sizes = process.collected.sizes.as_ref();
     let frag_at = |moment| FragAt::new(trace, definitions, end, &sizes?.0, (moment, moment)).ok();
     let mut frags = frag_at(moment).or_else(|| frag_at(Moment::Peak));
@@ -61,7 +59,7 @@ pub(super) fn run(process: &Process, trace: &Trace, out: &mut dyn Write) -> io::
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;
     let frag = frags.and_then(|frags| frags.finish().ok()).unwrap_or_default();
-    Ok(SecondPass { recorded, fatal: post_mortems.finish(), frag })
+    Ok(SecondPass { recorded, failures: post_mortems.finish(), frag })
 }
 
 /// The size in bytes below which blocks are lumped, so that [`LIMIT`] at most are listed one by one.

@@ -243,7 +243,7 @@ fn process_facts(
         sampled,
         head: ProcessHead::of(&figures),
         verdict: (process.moment == Moment::End).then(|| WordedVerdict::of(process)),
-        failures: FailureFacts::of(process),
+        failures: FailureFacts::of(process, process.fatal()),
         imported_from: process.definitions.imported_from(),
         has_times: process.definitions.has_times(),
         has_stacks: !process.definitions.stacks().is_empty(),

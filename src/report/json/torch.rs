@@ -61,7 +61,7 @@ pub(super) fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Op
     }
     let counts = SegmentCounts::of(process, id);
     let of_cache = |fatal: &&PostMortem| fatal.oom.device == id && fatal.oom.level == Level::Tensor;
-    let fatal = process.fatal.iter().find(of_cache);
+    let fatal = process.fatal().iter().find(of_cache);
     let s = |ns: u64| ns as f64 / 1e9;
     Some(TorchFacts {
         allocated_bytes: cache.allocated,

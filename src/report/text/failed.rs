@@ -38,7 +38,7 @@ pub(super) fn head(
     let headers = processes.iter().map(|process| &process.header);
     let given = shell::of_process(given, &rank.header, &rank.trace, headers);
     let also = labelled("also", PLAIN, also(processes, cause, others).as_slice());
-    if let Some(process) = first.filter(|process| !process.fatal.is_empty()) {
+    if let Some(process) = first.filter(|process| !process.fatal().is_empty()) {
         return oom::fatal_of(process, &given, &also);
     }
     let at = seconds(cause.unix_ns.saturating_sub(rank.header.start_unix_ns));

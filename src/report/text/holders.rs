@@ -236,7 +236,7 @@ fn moments<'p>(
         Moment::End => vec![("held at the peak", &who.peak), ("held at the end", &who.live)],
         _ => vec![("held at the peak so far", &who.peak), ("held then", &who.live)],
     };
-    if let Some(fatal) = process.fatal.iter().find(|fatal| fatal.oom.device == id) {
+    if let Some(fatal) = process.fatal().iter().find(|fatal| fatal.oom.device == id) {
         // The memory at the end, after the failure, is less important.
         all.truncate(1);
         all.insert(0, ("held at the failure", &fatal.held));
@@ -259,7 +259,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
         // except where the driver took so much after it that more is held at the end.
         let last = match shown.moment {
             Moment::At(_) | Moment::OutOfMemory | Moment::Step(_) => true,
-            Moment::End if process.fatal.is_empty() => {
+            Moment::End if process.fatal().is_empty() => {
                 who.live.bytes_on(id) > who.peak.bytes_on(id)
             }
             _ => false,

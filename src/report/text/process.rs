@@ -150,15 +150,14 @@ fn ended(process: &Process) -> String {
         return paint(BAD, &format!("{what}{how}"));
     }
     match process.end() {
-        ProcessEnd::InOrder => return "in order".into(),
-        ProcessEnd::Running => {
-            return "not yet: it is running; this is how far its trace goes".into();
+        ProcessEnd::InOrder => "in order".into(),
+        ProcessEnd::Running => "not yet: it is running; this is how far its trace goes".into(),
+        _ => {
+            let off = process.ending.off.last().is_some_and(|off| off.until_ns.is_none());
+            let so = if off { ", while the recording was off" } else { "; all up to then is here" };
+            paint(WARN, &format!("NOT in order: killed, crashed or left by _exit{so}"))
         }
-        _ => {}
     }
-    let off = process.ending.off.last().is_some_and(|off| off.until_ns.is_none());
-    let so = if off { ", while the recording was off" } else { "; all up to then is here" };
-    paint(WARN, &format!("NOT in order: killed, crashed or left by _exit{so}"))
 }
 
 /// Gaps in the trace: the figures below them may be incomplete.

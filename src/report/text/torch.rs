@@ -18,7 +18,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
         return String::new();
     }
     let mut table = Table::titled(4, "llrl", &["PyTorch's cache", "", "now", "highest"]);
-    let ended = process.fatal.iter().any(|fatal| fatal.oom.device == id);
+    let ended = process.fatal().iter().any(|fatal| fatal.oom.device == id);
     let [allocated, reserved] = process.over_time.get(&id).map_or_else(Default::default, |of| {
         // Names and figures take 55 characters.
         let cells = room(55).clamp(5, COLUMNS);

@@ -48,7 +48,7 @@ fn a_refusal_by_our_cap_is_named_with_the_error_that_followed() {
     let run = run(Setup::simulated().cap("2GiB"), 4096);
     let live = "NVSHMEM was refused 4.00 GiB on cuda:0 by the cap and went on; the next error \
                 was cuMemMap";
-    let line = "NVSHMEM was refused 4.00 GiB (cuMemCreate) by the cap of 2.00 GiB, and went on";
+    let line = "NVSHMEM was refused 4.00 GiB (cuMemCreate) and went on; limit: 2.00 GiB by the cap";
     is_said(&run, &[live], &[line, "cuMemMap returned", "the process ended with status 3"]);
     let found = fact(&run);
     has(&found, json!({ "library": "NVSHMEM", "cause": "cap", "refused_by": "cap" }));
@@ -90,7 +90,7 @@ fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
         setup.env("VRAMTRACE_SIM_FAULT", "once-2@cuMemCreate:1")
     };
     let mps = run(refuses().env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"), 1024);
-    check(&mps, "mps", "by MPS");
+    check(&mps, "mps", "what MPS allows");
     // No limit but the card's own is known.
     assert_eq!(fact(&run(refuses(), 1024))["cause"], "card");
     let cgroup = "mount -t tmpfs tmpfs /sys/fs/cgroup && \
@@ -101,7 +101,7 @@ fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
         return;
     }
     let cgroup = run(refuses().through(&launcher), 1024);
-    check(&cgroup, "cgroup", "by the kernel's cgroup");
+    check(&cgroup, "cgroup", "what the kernel's cgroup allows");
     // Where the card itself had too little memory, the trace names the card.
     let card = run(Setup::simulated().devices("1x8GiB").preload().through(&launcher), 64 << 10);
     assert_eq!(fact(&card)["cause"], "card");
@@ -118,7 +118,7 @@ fn a_group_is_named() {
     let group = Group::new("swallowed");
     let run = run(Setup::simulated().cap("2GiB").env("VRAMTRACE_CAP_GROUP", &group.0), 4096);
     assert_eq!(fact(&run)["refused_by"], "group");
-    let of_trace = "by the group's cap of 2.00 GiB, and went on";
+    let of_trace = "and went on; limit: 2.00 GiB by the group's cap";
     is_said(&run, &["by the group's cap and went on"], &[of_trace]);
 }
 

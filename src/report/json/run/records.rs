@@ -68,7 +68,7 @@ const IN_FULL: &str = "events";
 
 /// `in_full`: the process, where its events were all read, after [`Process::look_closer`].
 pub(super) fn record(figures: &ProcessFigures, in_full: Option<&Process>) -> ProcessRecord {
-    let failure = in_full.and_then(|process| FailureFacts::of(process).into_iter().next());
+    let failure = in_full.and_then(|process| FailureFacts::of(process, process.fatal()).pop());
     let source = match figures.source {
         _ if in_full.is_some() => IN_FULL,
         FiguresSource::Events => "replay",

@@ -37,11 +37,8 @@ pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
         0 | 1 => String::new(),
         of => format!("  ({} of {of})", it.number),
     };
-    let then = match (one.oom.went_on, shown.running) {
-        (true, _) => ", and the run went on",
-        (false, true) => ", and the process still runs",
-        (false, false) => "",
-    };
+    let still_runs = shown.running && !one.oom.went_on;
+    let then = if still_runs { ", and the process still runs" } else { "" };
     let title = title(it.process, one, &it.stack, (&it.api, it.timed));
     let mut out = titled(&format!("{title}{then}{number}"));
     let advice: Vec<String> = it.answer.advice.iter().map(wording::advice).collect();

@@ -1,18 +1,18 @@
 //! The list of all out-of-memory failures of a run, and the lines for processes without one and for refusals that were not
 //! reported.
 
-use vramtrace_format::RefusedBy;
+use vramtrace_format::{Refused, oom};
 
 use super::super::layout::{BAD, BOLD, DIM, PLAIN, Table, line, paint, section};
 use super::super::stack::place;
 use super::wording;
 use crate::analysis::Level;
-use crate::analysis::oom::{NotReported, OomCause};
+use crate::analysis::oom::NotReported;
 use crate::report::names;
 use crate::report::oom::{DeviceRefusals, ListedOom, ProcessRefusals};
 use crate::report::wording::{cuda_name, cuda_result};
 use crate::trace::process_name;
-use crate::units::{clean, count, limit, seconds, several, size};
+use crate::units::{clean, count, seconds, several, size};
 
 /// The list of all failures of the run; empty for fewer than two. Those with a post-mortem are bold. Only the last `most`
 /// are listed.
@@ -70,9 +70,8 @@ fn none_line(name: &str, rest: &str) -> String {
     format!("{}{}; {rest}\n", clean(name), paint(BOLD, "no out-of-memory"))
 }
 
-/// One line for a process without an out-of-memory failure. `name`: empty where there is one process only.
+/// One line for a process without an out-of-memory failure. `name`: with a colon, or empty where there is one process only.
 pub fn none(name: &str, quiet: &ProcessRefusals) -> String {
-    let name = if name.is_empty() { String::new() } else { format!("{name}: ") };
     let device = |device: &DeviceRefusals| {
         let refused = device.figures.refused();
         let refusals = several(refused, "refusal");
@@ -93,40 +92,27 @@ pub fn none(name: &str, quiet: &ProcessRefusals) -> String {
             wording::peak(device.state)
         )
     };
-    none_line(&name, &quiet.devices.iter().map(device).collect::<Vec<_>>().join("; "))
+    none_line(name, &quiet.devices.iter().map(device).collect::<Vec<_>>().join("; "))
 }
 
 /// A refusal that a library did not report, and the error that another API function returned later. `who`: the name of the
 /// process with a space after it, or empty.
 pub fn swallowed(who: &str, one: &NotReported) -> String {
     let ended = one.exit_status.map(|status| format!("; the process ended with status {status}"));
+    let Refused { by, counted, limit, .. } = one.refused;
     let refused = format!("{} was refused {}", clean(&one.library), size(one.size_bytes));
     format!(
-        "{}  {who}{} at {}: {} ({}) {}, and went on\n  {}      {} returned {} at {}{}\n",
+        "{}  {who}{} at {}: {} ({}) and went on; limit: {}\n  {}      {} returned {} at {}{}\n",
         paint(BAD, "REFUSAL NOT REPORTED"),
         cuda_name(one.device),
         seconds(one.time_ns),
         paint(BOLD, &refused),
         clean(&one.api),
-        refused_by(one),
+        oom::limit(one.cause, by, counted, limit, None),
         paint(DIM, "next"),
         clean(&one.next_api),
         cuda_result(one.next_result),
         seconds(one.next_ns),
         ended.unwrap_or_default(),
     )
-}
-
-/// Which limit refused it: `by the cap of 8.00 GiB`.
-fn refused_by(one: &NotReported) -> String {
-    let free = one.limit.card_free_bytes.map(|free| format!(", which had {} free", size(free)));
-    let cap = limit(one.limit.limit_bytes.unwrap_or(0));
-    let of_group = one.limit.refused_by == Some(RefusedBy::Group.name());
-    match (one.cause, &one.setting) {
-        (OomCause::Mps, Some((name, value))) => format!("by MPS ({name}={})", clean(value)),
-        (_, Some((name, value))) => format!("by the kernel's cgroup ({name} {})", clean(value)),
-        (OomCause::Card, None) => format!("by the card{}", free.unwrap_or_default()),
-        (_, None) if of_group => format!("by the group's cap of {cap}"),
-        (_, None) => format!("by the cap of {cap}"),
-    }
 }

@@ -54,13 +54,14 @@ pub(in crate::report) fn title(
     let place = place(stack).filter(|_| !stack.is_free_cache());
     let place = place.map_or(String::new(), |place| format!(" at {place}"));
     let process = wording::process(process, one);
+    let then = if one.oom.went_on { ", and the run went on" } else { "" };
     match one.oom.size {
-        0 => format!("{process}{at}: {who} was refused{place}"),
-        bytes => format!("{process}{at}: {who} asked for {}{place}", size(bytes)),
+        0 => format!("{process}{at}: {who} was refused{place}{then}"),
+        bytes => format!("{process}{at}: {who} asked for {}{place}{then}", size(bytes)),
     }
 }
 
-/// The short post-mortems of a process; empty if it did not end out of memory.
+/// The short post-mortems of a process's failures.
 pub(in crate::report) fn fatal(process: &Process) -> String {
     fatal_of(process, &format!(" {}", shell::path(&process.trace)), "")
 }
@@ -82,7 +83,7 @@ pub(in crate::report) fn fatal_of(process: &Process, given: &str, also: &str) ->
         ]
         .concat()
     };
-    FailureFacts::of(process).into_iter().map(one).collect()
+    FailureFacts::of(process, &process.failures).into_iter().map(one).collect()
 }
 
 /// The command to run next. It stays on one line, to be copied.

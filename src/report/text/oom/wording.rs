@@ -196,10 +196,7 @@ pub(super) fn before(one: &PostMortem) -> Vec<String> {
     }
     if oom.requests > 1 {
         let since = seconds(oom.first_ns);
-        all.push(format!(
-            "{} in a row got nothing since {since}",
-            several(oom.requests, "request")
-        ));
+        all.push(format!("{} got nothing since {since}", several(oom.requests, "request")));
     }
     all
 }

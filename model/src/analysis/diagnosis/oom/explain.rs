@@ -89,12 +89,9 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
         .then(|| leaks::find(trace, &Suppressions::default(), 0));
     let explained = |((number, _), mut one): (&(usize, Oom), PostMortem)| {
         one.find_remedy(trace, definitions);
-        if let Some(leaks) = leaks.as_ref().filter(|_| !one.oom.went_on) {
-            one.find_leak(leaks);
-        }
+        leaks.iter().for_each(|leaks| one.find_leak(leaks));
         let step = steps.as_ref().and_then(|steps| AtStep::of(steps, &one.oom));
-        let explained = named(trace.header(), definitions, one, &sizes);
-        Explained { step, number: *number, ..explained }
+        Explained { step, number: *number, ..named(trace.header(), definitions, one, &sizes) }
     };
     ooms.iter().zip(found.finish()).map(explained).collect()
 }

@@ -3,9 +3,9 @@
 //! | request | out of memory when |
 //! |---|---|
 //! | to PyTorch's cache | PyTorch raised out of memory (an event) |
-//! | to the driver by others | refused, and the thread got no memory afterwards; or refused again after a second without success |
+//! | to the driver by others | refused, and the thread did not get as much within a second; or refused again after a second |
 //!
-//! All other refusals were absorbed: the caller freed memory, or requested less, and went on. Failures
+//! All other refusals were absorbed: the caller freed memory, asked again, and got it. Failures
 //! of one device within a second of each other are one burst; its last one is listed.
 
 use std::collections::BTreeMap;
@@ -126,21 +126,10 @@ fn refusal_facts<S: Serializer>(refusal: &Option<RefusalAt>, to: S) -> Result<S:
 
 impl Oom {
     /// Of one request.
-    fn of(device: DeviceId, level: Level, at: &Stamped, (size, stack): (u64, StackId)) -> Oom {
-        let (time_ns, offset, thread) = (at.time_ns, at.offset, at.thread);
-        let first_ns = time_ns;
-        Oom {
-            device,
-            level,
-            time_ns,
-            size,
-            requests: 1,
-            first_ns,
-            offset,
-            thread,
-            stack,
-            ..Oom::default()
-        }
+    fn of(device: DeviceId, level: Level, at: &Stamped, (size, stack): Asked) -> Oom {
+        let Stamped { time_ns, offset, thread, .. } = *at;
+        let of = Oom { device, level, size, stack, offset, thread, requests: 1, ..Oom::default() };
+        Oom { time_ns, first_ns: time_ns, ..of }
     }
 
     fn refused(self, waiting: Option<Waiting>) -> Oom {
@@ -159,6 +148,9 @@ pub struct OomsFound {
     /// Refusals after which another error came, in the order of the file.
     pub swallowed: Vec<Swallowed>,
 }
+
+/// Bytes, and who asked for them.
+type Asked = (u64, StackId);
 
 /// Refused calls of one thread on one device that got no memory since.
 #[derive(Clone, Copy, Debug)]
@@ -181,14 +173,16 @@ pub struct OomObserver {
     makes_blocks: Vec<bool>,
     devices: ByDevice<Device>,
     ooms: Vec<Oom>,
+    /// The last bursts after which the same thread got other memory.
+    handled: Vec<Oom>,
     listings: Vec<Listing>,
     /// The last refusal, up to the next error.
     last: Option<RefusalAt>,
     swallowed: Vec<Swallowed>,
 }
 
-/// Maximum number of kept refusals that a library did not report.
-const MAX_SWALLOWED: usize = 64;
+/// Maximum number of kept refusals that a library did not report, and of bursts after which the thread went on.
+const MAX_KEPT: usize = 64;
 
 /// A post-mortem of the recorder.
 #[derive(Clone, Debug)]
@@ -224,23 +218,10 @@ impl OomObserver {
                     last.given > oom.offset || last_ns.saturating_sub(oom.time_ns) > LIVED_ON_NS
                 }
             };
-            let same = |other: &&mut Oom| {
-                (other.device, other.level) == (oom.device, oom.level)
-                    && oom.first_ns.saturating_sub(other.time_ns) <= BURST_NS
-            };
-            match ooms.iter_mut().rev().find(|other| other.device == oom.device).filter(same) {
-                Some(other) => {
-                    *other = Oom {
-                        requests: other.requests + oom.requests,
-                        refusals: other.refusals + oom.refusals,
-                        first_ns: other.first_ns.min(oom.first_ns),
-                        absorbed: other.absorbed.min(oom.absorbed),
-                        ..oom
-                    };
-                }
-                None => ooms.push(oom),
-            }
+            add(&mut ooms, oom);
         }
+        ooms.append(&mut self.handled);
+        ooms.sort_by_key(|oom| (oom.time_ns, oom.offset));
         for listing in self.listings {
             // The recorder writes it within the burst, or at the end of the process.
             let of = |oom: &&mut Oom| {
@@ -257,12 +238,11 @@ impl OomObserver {
         OomsFound { ooms, refusals: refusals.collect(), swallowed: self.swallowed }
     }
 
-    /// PyTorch raised out of memory, known from the recorder's post-mortem alone.
-    fn gave_up(&mut self, at: &Stamped, post_mortem: &PostMortem) {
-        let PostMortem { device, size, stack, .. } = *post_mortem;
+    /// PyTorch raised out of memory. `torch`: its event.
+    fn gave_up(&mut self, at: &Stamped, device: DeviceId, asked: Asked, torch: Option<CacheOomAt>) {
         let waiting = self.waiting.remove(&(at.thread, device));
-        let oom = Oom::of(device, Level::Tensor, at, (size, stack)).refused(waiting);
-        self.ooms.push(Oom { absorbed: self.absorbed(device), ..oom });
+        let of = Oom::of(device, Level::Tensor, at, asked).refused(waiting);
+        self.ooms.push(Oom { torch, absorbed: self.absorbed(device), ..of });
     }
 
     fn absorbed(&self, id: DeviceId) -> u64 {
@@ -270,22 +250,45 @@ impl OomObserver {
     }
 
     /// The thread got memory.
-    fn served(&mut self, at: &Stamped, device: DeviceId) {
+    fn served(&mut self, at: &Stamped, live: &Live) {
         if self.waiting.is_empty() {
             return;
         }
-        let Some(waiting) = self.waiting.remove(&(at.thread, device)) else { return };
+        let Some(waiting) = self.waiting.remove(&(at.thread, live.device)) else { return };
+        let soon = !waiting.long && at.time_ns.saturating_sub(waiting.at.time_ns) <= BURST_NS;
         // A cache may take long to free segments: PyTorch's own event decides for its threads.
-        if waiting.long && !self.is_cache(at.thread) {
-            self.ooms.push(refused_for_good(device, waiting));
+        if self.is_cache(at.thread) || soon && live.size >= waiting.last.refused.size {
+            let of = self.devices.of(live.device);
+            of.absorbed = of.absorbed.saturating_add(waiting.refusals);
             return;
         }
-        let of = self.devices.of(device);
-        of.absorbed = of.absorbed.saturating_add(waiting.refusals);
+        add(&mut self.handled, Oom { went_on: true, ..refused_for_good(live.device, waiting) });
+        let excess = self.handled.len().saturating_sub(MAX_KEPT);
+        self.handled.drain(..excess);
     }
 
     fn is_cache(&self, thread: ThreadId) -> bool {
         self.makes_blocks.get(usize::from(thread.0)).copied().unwrap_or(false)
+    }
+}
+
+/// Adds a failure, in order of time, to those of its burst.
+fn add(ooms: &mut Vec<Oom>, oom: Oom) {
+    let same = |other: &&mut Oom| {
+        (other.device, other.level) == (oom.device, oom.level)
+            && oom.first_ns.saturating_sub(other.time_ns) <= BURST_NS
+    };
+    match ooms.iter_mut().rev().find(|other| other.device == oom.device).filter(same) {
+        Some(other) => {
+            *other = Oom {
+                requests: other.requests + oom.requests,
+                refusals: other.refusals + oom.refusals,
+                first_ns: other.first_ns.min(oom.first_ns),
+                absorbed: other.absorbed.min(oom.absorbed),
+                ..oom
+            };
+        }
+        None => ooms.push(oom),
     }
 }
 
@@ -323,7 +326,7 @@ impl Observer for OomObserver {
 
     fn on_error_after_refusal(&mut self, at: &Stamped, api: u16, result: i32) {
         if let Some(refusal) = self.last.take()
-            && self.swallowed.len() < MAX_SWALLOWED
+            && self.swallowed.len() < MAX_KEPT
         {
             let (next_ns, next_api, next_result, status) = (at.time_ns, api, result, None);
             self.swallowed.push(Swallowed { refusal, next_ns, next_api, next_result, status });
@@ -337,9 +340,7 @@ impl Observer for OomObserver {
     }
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
-        let waiting = self.waiting.remove(&(at.thread, device));
-        let of = Oom::of(device, Level::Tensor, at, (oom.size, oom.stack)).refused(waiting);
-        self.ooms.push(Oom { torch: Some(*oom), absorbed: self.absorbed(device), ..of });
+        self.gave_up(at, device, (oom.size, oom.stack), Some(*oom));
     }
 
     fn on_post_mortem(&mut self, at: &Stamped, post_mortem: &PostMortem) {
@@ -360,7 +361,8 @@ impl Observer for OomObserver {
             && !self.ooms.iter().rev().any(known)
         {
             // Blocks were not recorded, so there is no event of PyTorch.
-            self.gave_up(at, post_mortem);
+            let PostMortem { device, size, stack, .. } = *post_mortem;
+            self.gave_up(at, device, (size, stack), None);
         }
     }
 
@@ -379,7 +381,7 @@ impl Observer for OomObserver {
         self.devices.of(live.device).given = at.offset;
         // A cache may get some pages of a segment before the next one is refused: that is no success.
         if !self.is_cache(at.thread) {
-            self.served(at, live.device);
+            self.served(at, live);
         }
     }
 
@@ -394,7 +396,7 @@ impl Observer for OomObserver {
         self.makes_blocks[thread] = true;
         let device = self.devices.of(live.device);
         (device.given, device.block) = (at.offset, at.offset);
-        self.served(at, live.device);
+        self.served(at, live);
     }
 
     fn on_history_gap(&mut self, _at: &Stamped) {

@@ -157,7 +157,7 @@ impl PostMortem {
         self.imported && self.card_free().is_some_and(|free| free < self.oom.size)
     }
 
-    /// Fills `leak`. `leaks`: of the whole trace, whose program ended with this failure.
+    /// Fills `leak`. `leaks`: of the whole trace. None is the cause of a failure after which the program went on.
     pub fn find_leak(&mut self, leaks: &Leaks) {
         /// What is less sure may be a program that loads.
         const SURE: f64 = 0.7;
@@ -166,7 +166,7 @@ impl PostMortem {
         let least = missing.max(self.ours() / 10);
         let is_it = |leak: &&Leak| {
             let grew = leak.device == self.oom.device && leak.rate.is_some();
-            grew && leak.confidence > SURE && leak.bytes >= least
+            !self.oom.went_on && grew && leak.confidence > SURE && leak.bytes >= least
         };
         self.leak = leaks.sure().find(is_it).cloned();
     }
@@ -191,9 +191,16 @@ pub fn list(trace: &Trace, definitions: &Definitions) -> (OomsFound, State) {
 /// The failures with which the run ended: the last one of each device, if the program did not go on.
 pub fn ended(ooms: &[Oom]) -> Vec<Oom> {
     let last = |(index, oom): &(usize, &Oom)| {
-        !oom.went_on && !ooms[index + 1..].iter().any(|later| later.device == oom.device)
+        let later = |later: &Oom| later.device == oom.device && !later.went_on;
+        !oom.went_on && !ooms[index + 1..].iter().any(later)
     };
     ooms.iter().enumerate().filter(last).map(|(_, oom)| oom.clone()).collect()
+}
+
+/// The failures with which the run ended; of none the last one.
+pub fn worst(ooms: &[Oom]) -> Vec<Oom> {
+    let ended = ended(ooms);
+    if ended.is_empty() { ooms.last().cloned().into_iter().collect() } else { ended }
 }
 
 /// The post-mortem of each failure, in the same order. Reads the trace up to the last of them.

@@ -2,8 +2,8 @@
 //! fails with another error. The recorder writes the next call that fails.
 
 use serde::{Serialize, Serializer};
-use vramtrace_format::DeviceId;
-use vramtrace_format::oom::{CGROUP_LIMIT, Figures, MPS_LIMIT, OomCause, OtherLimit};
+use vramtrace_format::oom::{Figures, OomCause, OtherLimit};
+use vramtrace_format::{DeviceId, Refused};
 
 use super::LimitFacts;
 use crate::analysis::StackClassifier;
@@ -51,9 +51,8 @@ pub struct NotReported {
     pub next_ns: u64,
     /// Null: 0, or the process did not end in order.
     pub exit_status: Option<i32>,
-    /// The setting of MPS or of the cgroup that refused it, and its value.
     #[serde(skip)]
-    pub setting: Option<(&'static str, String)>,
+    pub refused: Refused,
 }
 
 fn cause_name<S: Serializer>(cause: &OomCause, to: S) -> Result<S::Ok, S::Error> {
@@ -74,12 +73,6 @@ impl Swallowed {
         let library = library.filter(|_| classifier.is_other_library(&key_frames))?.to_string();
         let other = OtherLimit::of(|name| definitions.setting(name));
         let cause = Figures::of_refused(&refused, other).cause();
-        let setting = match cause {
-            OomCause::Mps => Some(MPS_LIMIT),
-            OomCause::Cgroup => Some(CGROUP_LIMIT),
-            _ => None,
-        };
-        let value = |name| definitions.setting(name).unwrap_or_default().to_string();
         Some(NotReported {
             process: classifier.process,
             device: refusal.device,
@@ -93,7 +86,7 @@ impl Swallowed {
             next_result,
             next_ns,
             exit_status: status,
-            setting: setting.map(|name| (name, value(name))),
+            refused,
         })
     }
 }

@@ -74,15 +74,15 @@ fn a_run_that_went_on_did_not_end_with_it() {
     assert!(run(&[40; 6], RefusedBy::Cap, true).is_empty());
 }
 
-/// Refused calls at these times in ms; then memory is given at another, or not.
-fn driver(refused: &[u64], given: Option<u64>, last: u64) -> OomsFound {
+/// Refused calls at these times in ms; then so many MiB are given at another, or not.
+fn driver(refused: &[u64], given: Option<(u64, u64)>, last: u64) -> OomsFound {
     let mut t = TraceBuilder::new();
     t.alloc(0, Kind::Device, start(0), 40 * MIB);
     for at in refused {
         t.refused(at * MS, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
     }
-    if let Some(at) = given {
-        t.alloc(at * MS, Kind::Device, start(1), 2 * MIB);
+    if let Some((at, mib)) = given {
+        t.alloc(at * MS, Kind::Device, start(1), mib * MIB);
     }
     t.event(last * MS, Event::Ended);
     listed(&t)
@@ -90,23 +90,24 @@ fn driver(refused: &[u64], given: Option<u64>, last: u64) -> OomsFound {
 
 #[test]
 fn callers_of_the_driver_are_out_of_memory_when_nothing_follows_for_long() {
-    // Absorbed: given at once, or after a wait with one refusal.
-    for given in [1, 5_000] {
+    // Absorbed: given as much at once.
+    let found = driver(&[0, 500, 900], Some((901, 64)), 902);
+    assert!(found.ooms.is_empty() && found.refusals[&DeviceId(0)] == 3, "{found:?}");
+    // Handled: given less, or later.
+    for given in [(1, 2), (5_000, 64)] {
         let found = driver(&[0], Some(given), 6_000);
-        assert!(found.ooms.is_empty(), "{found:?}");
-        assert_eq!(found.refusals[&DeviceId(0)], 1);
+        let oom = &worst(&found.ooms)[0];
+        assert_eq!((oom.went_on, oom.size, found.refusals[&DeviceId(0)]), (true, 64 * MIB, 0));
     }
-    assert_eq!(driver(&[0, 500, 900], Some(901), 902).refusals[&DeviceId(0)], 3);
     // Never given.
     let found = driver(&[7], None, 8);
     let [oom] = &found.ooms[..] else { panic!("{found:?}") };
     assert_eq!((oom.level, oom.size, oom.requests), (Level::Driver, 64 * MIB, 1));
     assert_eq!((oom.went_on, oom.absorbed, oom.time_ns), (false, 0, 7 * MS));
     // Refused for longer than a second: reported, though it was given in the end.
-    let found = driver(&[0, 400, 1_200], Some(1_300), 1_400);
-    let [oom] = &found.ooms[..] else { panic!("{found:?}") };
-    assert_eq!((oom.requests, oom.first_ns, oom.time_ns), (3, 0, 1_200 * MS));
-    assert!(oom.went_on);
+    let oom = &driver(&[0, 400, 1_200], Some((1_300, 64)), 1_400).ooms[0];
+    let found = (oom.requests, oom.first_ns, oom.time_ns, oom.went_on);
+    assert_eq!(found, (3, 0, 1_200 * MS, true));
     // It lived on without asking for more.
     assert!(driver(&[0], None, 20_000).ooms[0].went_on);
 }
@@ -165,9 +166,8 @@ fn threads_and_devices_are_apart() {
     let mut t = TraceBuilder::new();
     t.refused(SECOND, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
     t.alloc_on(2 * SECOND, Kind::Device, 1, start(1), 2 * MIB);
-    let found = listed(&t);
-    let [oom] = &found.ooms[..] else { panic!("{found:?}") };
-    assert_eq!((oom.device, oom.went_on), (DeviceId(0), false), "another device is no help");
+    let ended: Vec<DeviceId> = ended(&listed(&t).ooms).iter().map(|oom| oom.device).collect();
+    assert_eq!(ended, [DeviceId(0)], "another device is no help");
 }
 
 #[test]

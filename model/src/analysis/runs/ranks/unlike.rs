@@ -27,25 +27,23 @@ pub enum ProcessEnd {
 }
 
 impl ProcessEnd {
-    /// The name in JSON and tables.
-    pub fn name(self) -> &'static str {
+    /// The name in JSON and tables, and the words for it.
+    fn names(self) -> (&'static str, &'static str) {
         match self {
-            ProcessEnd::OutOfMemory => "out_of_memory",
-            ProcessEnd::CutOff => "cut_off",
-            ProcessEnd::Running => "running",
-            ProcessEnd::InOrder => "in_order",
-            ProcessEnd::Unknown => "unknown",
+            ProcessEnd::OutOfMemory => ("out_of_memory", "out of memory"),
+            ProcessEnd::CutOff => ("cut_off", "cut off"),
+            ProcessEnd::Running => ("running", "running"),
+            ProcessEnd::InOrder => ("in_order", "in order"),
+            ProcessEnd::Unknown => ("unknown", ""),
         }
     }
 
+    pub fn name(self) -> &'static str {
+        self.names().0
+    }
+
     pub fn words(self) -> &'static str {
-        match self {
-            ProcessEnd::OutOfMemory => "out of memory",
-            ProcessEnd::CutOff => "cut off",
-            ProcessEnd::Running => "running",
-            ProcessEnd::InOrder => "in order",
-            ProcessEnd::Unknown => "",
-        }
+        self.names().1
     }
 }
 
