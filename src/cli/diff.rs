@@ -56,14 +56,10 @@ enum Format {
     Json,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("give a percentage of 0 or more, e.g. 3%")]
-struct NotATolerance;
-
-fn tolerance(text: &str) -> Result<f64, NotATolerance> {
+fn tolerance(text: &str) -> Result<f64, &'static str> {
     match text.trim_end_matches('%').trim_end().parse::<f64>() {
         Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
-        _ => Err(NotATolerance),
+        _ => Err("give a percentage of 0 or more, e.g. 3%"),
     }
 }
 

@@ -63,15 +63,11 @@ enum Which {
     All,
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("give `all`, or a number from 1: `vramtrace oom` lists them")]
-struct NotAnOom;
-
-fn which(text: &str) -> Result<Which, NotAnOom> {
+fn which(text: &str) -> Result<Which, &'static str> {
     match (text, text.parse::<usize>()) {
         ("all", _) => Ok(Which::All),
         (_, Ok(number)) if number > 0 => Ok(Which::Number(number)),
-        _ => Err(NotAnOom),
+        _ => Err("give `all`, or a number from 1: `vramtrace oom` lists them"),
     }
 }
 
@@ -208,8 +204,7 @@ fn text(args: &Args, processes: &[ProcessRead], ooms: &[ListedOom], of: usize) -
         read.not_reported().iter().for_each(|one| out.push_str(&view::swallowed(&who, one)));
     }
     out.push_str(&view::others(ooms, LISTED));
-    let quiet: Vec<&ProcessRead> =
-        processes.iter().filter(|read| read.found.ooms.is_empty()).collect();
+    let quiet: Vec<_> = processes.iter().filter(|read| read.found.ooms.is_empty()).collect();
     let name = |read: &ProcessRead| if alone { "".into() } else { format!("{}: ", read.name) };
     let quiet = match quiet.len() {
         0..=QUIET => quiet.iter().map(|read| view::none(&name(read), &read.refusals())).collect(),
@@ -230,7 +225,7 @@ mod tests {
         assert_eq!(which("all"), Ok(Which::All));
         assert_eq!(which("2"), Ok(Which::Number(2)));
         for bad in ["", "0", "-1", "last", "1.5"] {
-            assert!(which(bad).unwrap_err().to_string().contains("`all`"), "{bad}");
+            assert!(which(bad).unwrap_err().contains("`all`"), "{bad}");
         }
     }
 }

@@ -6,6 +6,7 @@ use vramtrace_reader::analysis::steps::Steps;
 use vramtrace_reader::analysis::{Collect, Moment, Phase, Process, Wanted, phases, read_all};
 use vramtrace_reader::report::json::process::{self as json, ProcessesReport};
 use vramtrace_reader::report::text::{self, ReportOptions};
+use vramtrace_reader::report::wording::END_NOT_RECORDED;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{several, size};
 
@@ -73,7 +74,7 @@ enum By {
 enum Finding {
     /// A request was refused, by the cap or by the driver
     Refusal,
-    /// A process was killed or crashed
+    /// The end of a process was not recorded: as of one that was killed or crashed
     CutOff,
     /// Memory was still allocated when a process ended in order
     Live,
@@ -93,7 +94,7 @@ impl Finding {
                 })
             }
             Finding::CutOff => (!process.running && !process.ended_in_order)
-                .then(|| format!("{name} was killed, crashed or left by _exit")),
+                .then(|| format!("{name}: {}", END_NOT_RECORDED)),
             Finding::Live => {
                 let (live, bytes) = (sum(|of| of.live_allocations), size(sum(|of| of.live_bytes)));
                 (process.ended_in_order && live > 0).then(|| {

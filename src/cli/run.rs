@@ -173,13 +173,12 @@ pub fn run(args: Args) -> Outcome {
         message(format_args!("--require: {missing}"));
     }
     let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
-    match ended.status {
-        Status::Exited(DONE) if !passed || missing.is_some() => Ok(FOUND),
-        Status::Exited(code) => Ok(code),
-        Status::Signalled(signal) => {
-            signals::die_by(signal);
-            Ok(ended.status.code())
-        }
+    if let Status::Signalled(signal) = ended.status {
+        signals::die_by(signal);
+    }
+    match ended.status.code() {
+        DONE if !passed || missing.is_some() => Ok(FOUND),
+        code => Ok(code),
     }
 }
 

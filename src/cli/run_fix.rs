@@ -18,7 +18,7 @@ use super::run::Setting;
 use crate::console::message;
 use crate::error::Failure;
 use crate::launch::RunResult;
-use crate::launch::child::Status;
+use crate::launch::child::{Status, signal_name};
 use crate::launch::output::from_here;
 
 /// When the command is started again.
@@ -51,7 +51,7 @@ pub fn run(
     let second = run_once(Some((CONF_VARIABLE, conf.into())))?;
     let how = match second.status {
         Status::Exited(code) => format!("ended with status {code}"),
-        Status::Signalled(signal) => format!("was ended by signal {signal}"),
+        Status::Signalled(signal) => format!("was ended by {}", signal_name(signal)),
     };
     message(format_args!(
         "--fix=on-oom: the second run, with {assignment}, {how}; first run: {}, second run: {}",
@@ -110,20 +110,15 @@ fn setting(processes: &[Process], traces: &[Trace]) -> Result<(String, u64), Str
             return Err(format!("{name}={value} is set, so its allocator is the program's choice"));
         }
     }
-    let recorded: Vec<Vec<Recorded>> = processes
-        .iter()
-        .zip(traces)
-        .map(|(process, trace)| Recorded::of(trace, &process.definitions))
-        .collect();
+    let read = |(one, trace): (&Process, _)| Recorded::of(trace, &one.definitions);
+    let recorded: Vec<Vec<Recorded>> = processes.iter().zip(traces).map(read).collect();
     if recorded.iter().flatten().any(|device| device.obstacles.mapped_by_others) {
         return Err("the program sets PyTorch's allocator itself".into());
     }
     let at = |(process, fatal): &(&Process, &PostMortem)| {
         process.header.start_unix_ns.saturating_add(fatal.oom.time_ns)
     };
-    let failures = processes
-        .iter()
-        .flat_map(|process| process.fatal().iter().map(move |fatal| (process, fatal)));
+    let failures = processes.iter().flat_map(|one| one.fatal().iter().map(move |of| (one, of)));
     let first = failures.min_by_key(at);
     let fix = |(first, fatal): (_, &PostMortem)| Some((first, fatal.remedy.as_ref()?.fix.clone()?));
     let none = "no setting of PyTorch's allocator is known that fits";

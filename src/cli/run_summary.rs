@@ -8,7 +8,7 @@ use vramtrace_reader::analysis::ranks::{self, FiguresSource, ProcessEnd, Process
 use vramtrace_reader::analysis::{Collect, Moment, Process, read_all};
 use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
-use vramtrace_reader::report::wording::{headline, numbered};
+use vramtrace_reader::report::wording::{END_NOT_RECORDED, headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::{self, size};
 
@@ -55,13 +55,17 @@ pub fn print(ended: &RunResult) {
         true => of_large(loaded),
         false => in_full(loaded),
     };
-    lines(&all, ended.status).iter().for_each(message);
+    let cut: Vec<_> = all.iter().filter(|one| one.end() == ProcessEnd::CutOff).collect();
+    let known = if let [one] = cut[..] { ended.end_of(one.header.pid) } else { None };
+    lines(&all, ended.status, known.as_deref()).iter().for_each(message);
     if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
         message(format_args!(
             "  the cap of {cap} was for each process by itself, not for all together"
         ));
     }
-    verdict::lines(&mut whole, &traces, &headers, &given).iter().for_each(message);
+    for line in verdict::lines(&mut whole, &traces, &headers, &given) {
+        message(line.replacen(END_NOT_RECORDED, known.as_deref().unwrap_or(END_NOT_RECORDED), 1));
+    }
     if whole.is_empty() {
         let gave_up = all.iter().any(|process| process.failed_ns.is_some());
         message(verdict::next(if gave_up { "oom" } else { "report" }, &given));
@@ -86,8 +90,8 @@ fn of_large(mut traces: Vec<Trace>) -> RunFigures {
     }
     let first = ranks::failed(&ranks).first().map(|failed| failed.index);
     let highest = || (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak_bytes());
-    let shown = first.or_else(highest).map(|index| traces.swap_remove(index));
-    let shown: Vec<Trace> = shown.into_iter().filter(|trace| trace.len() <= LONG).collect();
+    let shown = first.or_else(highest).map(|index| traces.swap_remove(index)).into_iter();
+    let shown: Vec<Trace> = shown.filter(|trace| trace.len() <= LONG).collect();
     let processes = read_all(&shown, Moment::End, Collect::for_verdict(&shown), &|_, _| {});
     (ranks, processes, shown)
 }
@@ -101,7 +105,7 @@ fn in_full(traces: Vec<Trace>) -> RunFigures {
 }
 
 /// The lines `peak`, `at the end`, `refused` and `processes`.
-fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
+fn lines(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, InUse> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
@@ -126,12 +130,16 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
             units::several(allocations, "allocation")
         ),
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
-        format!("  processes  {} took GPU memory: {}", processes.len(), ends(processes, status)),
+        format!(
+            "  processes  {} took GPU memory: {}",
+            processes.len(),
+            ends(processes, status, cut_off)
+        ),
     ]
 }
 
-/// `2 ended in order, 1 cut off`: the worst last.
-fn ends(processes: &[ProcessFigures], status: Status) -> String {
+/// `2 ended in order, 1 killed by signal 9 (SIGKILL)`: the worst last. `cut_off`: the words for those without an end.
+fn ends(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) -> String {
     let failed = match (processes, status) {
         ([_], Status::Exited(code)) if code != 0 => Some(code),
         _ => None,
@@ -143,7 +151,9 @@ fn ends(processes: &[ProcessFigures], status: Status) -> String {
             (ProcessEnd::OutOfMemory, _) => (3, "out of memory".into()),
             (ProcessEnd::InOrder, Some(code)) => (2, format!("exited with status {code}")),
             (ProcessEnd::InOrder, None) => (0, "ended in order".into()),
-            (ProcessEnd::CutOff | ProcessEnd::Unknown, _) => (4, "cut off".into()),
+            (ProcessEnd::CutOff | ProcessEnd::Unknown, _) => {
+                (4, cut_off.unwrap_or("whose end was not recorded").into())
+            }
         };
         *counts.entry(how).or_default() += 1;
     }

@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use vramtrace_format::Header;
+use vramtrace_reader::analysis::ranks::{ProcessFigures, failed};
 use vramtrace_reader::analysis::{Collect, Moment, Process, Verdict, Wanted, read_all};
+use vramtrace_reader::report::text::failed::also;
 use vramtrace_reader::report::{WordedVerdict, shell};
 use vramtrace_reader::trace::{Trace, TraceError, load};
 use vramtrace_reader::units::size;
@@ -72,9 +74,14 @@ pub fn lines(
         let (conf, spare) = (shell::quoted(conf), size(*spare));
         format!("  fix        PYTORCH_CUDA_ALLOC_CONF={conf} (replayed: it fits, {spare} to spare)")
     });
+    let figures: Vec<ProcessFigures> = processes.iter().map(ProcessFigures::of).collect();
+    let failed = failed(&figures);
+    let first = failed.split_first().filter(|(first, _)| first.index == worst);
+    let also = first.and_then(|(first, others)| also(&figures, first, others));
+    let also = also.map(|also| format!("  also       {also}"));
     let line = found.line.as_ref().map(|line| format!("  line       {line}"));
     let mut lines = vec![format!("  verdict    {of}{}", found.headline(process))];
-    lines.extend(line.into_iter().chain(fix));
+    lines.extend(line.into_iter().chain(fix).chain(also));
     let one = shell::of_process(given, &process.header, &process.trace, headers.iter());
     // Nothing is wrong with one of them: the command is about all.
     let Verdict { kind, next: command, .. } = found.verdict;

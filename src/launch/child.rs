@@ -33,6 +33,13 @@ impl Status {
     }
 }
 
+/// `signal 9 (SIGKILL)`; of others than the usual ones the number alone.
+pub fn signal_name(signal: c_int) -> String {
+    const NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM";
+    let name = NAMES.split(' ').zip(1..).find(|(_, number)| *number == signal);
+    format!("signal {signal}{}", name.map_or(String::new(), |(name, _)| format!(" (SIG{name})")))
+}
+
 /// Exit statuses of env(1).
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;

@@ -41,17 +41,12 @@ pub fn problem(library: &Path) -> Option<String> {
 }
 
 fn is_on_noexec(path: &Path) -> bool {
-    file_system(path).is_some_and(|found| found.f_flag & libc::ST_NOEXEC != 0)
-}
-
-/// The file system of a path.
-pub fn file_system(path: &Path) -> Option<libc::statvfs> {
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     let mut found = MaybeUninit::<libc::statvfs>::uninit();
     // SAFETY: the path ends in NUL; statvfs fills `found` where it returns 0.
     unsafe {
-        let filled = libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0;
-        filled.then(|| found.assume_init())
+        libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0
+            && found.assume_init().f_flag & libc::ST_NOEXEC != 0
     }
 }
 

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::Failure;
+use child::{Status, signal_name};
 use elf::Escape;
 use output::RunOutput;
 use simulate::Simulated;
@@ -34,7 +35,7 @@ pub struct Launch {
 
 /// The result of a run.
 pub struct RunResult {
-    pub status: child::Status,
+    pub status: Status,
     /// When the command started, and how long it ran.
     pub started: SystemTime,
     pub took: Duration,
@@ -44,6 +45,17 @@ pub struct RunResult {
     /// Where the traces of the run are.
     pub output: RunOutput,
     pub cap: Option<String>,
+}
+
+impl RunResult {
+    /// How its only process that recorded no end has ended. `None`: it is not known.
+    pub fn end_of(&self, pid: u32) -> Option<String> {
+        match self.status {
+            _ if pid != self.observed.command => None,
+            Status::Exited(code) => Some(format!("ended with status {code} (_exit, exec)")),
+            Status::Signalled(signal) => Some(format!("killed by {}", signal_name(signal))),
+        }
+    }
 }
 
 impl Launch {
@@ -91,8 +103,7 @@ impl Launch {
             }
         }
         let program = std::path::Path::new(&self.command[0]);
-        let command = program.file_name().unwrap_or(program.as_os_str());
-        let command = command.to_string_lossy().into_owned();
+        let command = program.file_name().unwrap_or(program.as_os_str()).display().to_string();
         let (output, cap) = (self.output, self.cap);
         Ok(RunResult { status, started, took, command, observed, output, cap })
     }

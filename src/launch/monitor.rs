@@ -34,6 +34,8 @@ pub struct MonitorReport {
     pub with_shim: bool,
     /// A process loaded libcudart under the simulated driver.
     pub cudart_on_simulated: bool,
+    /// The pid of the command.
+    pub command: u32,
     /// A descendant outlived the command.
     pub still_running: bool,
 }
@@ -94,6 +96,7 @@ impl ProcessMonitor {
 
     /// Sets the root of the process tree: `pid` of the command.
     pub fn follow(&mut self, pid: u32) {
+        self.report.command = pid;
         self.root = Stat::of(pid).map(|stat| process(&stat));
     }
 

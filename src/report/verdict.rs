@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::oom::FailureFacts;
 use super::text::{leaks, oom, stack::place};
-use super::wording::{gpu_name, headline};
+use super::wording::{END_NOT_RECORDED, gpu_name, headline};
 use crate::analysis::oom::PostMortem;
 use crate::analysis::{Process, Verdict, VerdictKind, with_cause};
 use crate::units::{estimate, seconds, several, size};
@@ -83,13 +83,13 @@ fn text(process: &Process, of: &Verdict) -> String {
         (VerdictKind::CutOff, ..) => {
             let live = process.devices().map(|(_, device)| device.live_bytes);
             let live = size(live.fold(0, u64::saturating_add));
-            format!("killed, crashed or left by _exit at {at}, with {live} live{also}")
+            format!("{END_NOT_RECORDED}; at {at} {live} were live{also}")
         }
         (VerdictKind::RefusedAndWentOn, ..) => handled.unwrap_or_else(|| {
             let refused = several(process.state.refusals(), "request");
             format!("{refused} refused, and the program went on")
         }),
-        (VerdictKind::NotKnown, ..) => format!("{no_leak}its end was not recorded"),
+        (VerdictKind::NotKnown, ..) => format!("{no_leak}{END_NOT_RECORDED}"),
         _ => format!("{no_leak}no request refused"),
     }
 }

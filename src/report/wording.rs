@@ -6,6 +6,9 @@ use crate::replay::{InUse, OffSpan, State, Stop};
 use crate::trace::{Definitions, DeviceInfo};
 use crate::units::{seconds, several, size};
 
+/// Of a process whose end is not in its trace, if nothing else tells it.
+pub const END_NOT_RECORDED: &str = "its end was not recorded";
+
 /// Why the recorder stopped, as a clause.
 pub fn stop_reason(reason: StopReason) -> &'static str {
     match reason {

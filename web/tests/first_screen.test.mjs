@@ -228,8 +228,8 @@ test("the verdict says how a run ended that did not fail", async () => {
     assert.equal(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), "ENDED\nin order, no leak, no request refused");
   });
   await look(page("killed", [golden("killed")]), {}, async (tab) => {
-    assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /killed, crashed or left by _exit at 0\.001 s, with 108\.00 MiB live/);
-    assert.match(await tab.locator("header .end.bad").innerText(), /not in order/);
+    assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /its end was not recorded; at 0\.001 s 108\.00 MiB were live/);
+    assert.match(await tab.locator("header .end.bad").innerText(), /in a way that was not recorded/);
   });
   await look(page("refusals", [golden("capped")]), {}, async (tab) => {
     assert.match(await tab.locator(".verdict-row", { hasText: "ENDED" }).innerText(), /in order, 32\.00 TiB refused on GPU 0 at 0\.002 s, one of 3 refusals, and the program went on; limit: 4\.00 GiB by the cap/);

@@ -22,7 +22,7 @@ pub enum VerdictKind {
     Running,
     InOrder,
     RefusedAndWentOn,
-    /// Killed, crashed or left by _exit.
+    /// Its end was not recorded.
     CutOff,
     Leak,
     OutOfMemory,
@@ -38,7 +38,7 @@ impl VerdictKind {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Verdict {
-    /// The first that is so: `out_of_memory`, `leak`, `no_memory`, `running`, `cut_off` (killed, crashed or left by _exit),
+    /// The first that is so: `out_of_memory`, `leak`, `no_memory`, `running`, `cut_off` (its end was not recorded),
     /// `refused_and_went_on`, `not_known` (an import), `in_order`.
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
     pub kind: VerdictKind,

@@ -56,14 +56,10 @@ pub struct Args {
     interval: Duration,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("a number of seconds from 0.1 to 60 is needed")]
-struct NotAnInterval;
-
-fn interval(text: &str) -> Result<Duration, NotAnInterval> {
+fn interval(text: &str) -> Result<Duration, &'static str> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(NotAnInterval),
+        _ => Err("a number of seconds from 0.1 to 60 is needed"),
     }
 }
 

@@ -30,7 +30,7 @@ pub struct ProcessHead {
     #[serde(rename = "duration_s", serialize_with = "facts::seconds")]
     #[cfg_attr(test, schemars(with = "f64"))]
     last_ns: u64,
-    /// `in_order`, `out_of_memory`, `cut_off` (killed, crashed or left by _exit), `running` or `unknown`.
+    /// `in_order`, `out_of_memory`, `cut_off` (its end was not recorded), `running` or `unknown`.
     pub ended: &'static str,
 }
 

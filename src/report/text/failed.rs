@@ -44,15 +44,15 @@ pub(super) fn head(
     let at = seconds(cause.unix_ns.saturating_sub(rank.header.start_unix_ns));
     let (title, how, command) = match cause.end {
         ProcessEnd::OutOfMemory => (paint(BAD, oom::TITLE), "", "oom"),
-        _ => (paint(WARN, "CUT OFF"), ": killed, crashed or left by _exit", "report"),
+        _ => (paint(WARN, "CUT OFF"), ": its end was not recorded", "report"),
     };
     let (name, live) = (rank.name(), size(rank.sum(|device| device.live_bytes)));
     let next = next(command, &given);
-    format!("\n{title}  {name} at {at}{how}, with {live} live at the end\n{also}{next}")
+    format!("\n{title}  {name} at {at}{how}, with {live} live\n{also}{next}")
 }
 
 /// `ranks 0, 2 cut off 0.5 to 0.7 s later`, for each kind of end. `None`: no other failed.
-fn also(processes: &[ProcessFigures], cause: &Failed, others: &[Failed]) -> Option<String> {
+pub fn also(processes: &[ProcessFigures], cause: &Failed, others: &[Failed]) -> Option<String> {
     let ends: BTreeSet<ProcessEnd> = others.iter().map(|one| one.end).collect();
     let one = |end: ProcessEnd| {
         // Sorted by time.

@@ -2,7 +2,7 @@
 
 pub mod diff;
 mod engine;
-mod failed;
+pub mod failed;
 pub mod fits;
 pub mod frag;
 mod hints;

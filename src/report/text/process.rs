@@ -155,7 +155,7 @@ fn ended(process: &Process) -> String {
         _ => {
             let off = process.ending.off.last().is_some_and(|off| off.until_ns.is_none());
             let so = if off { ", while the recording was off" } else { "; all up to then is here" };
-            paint(WARN, &format!("NOT in order: killed, crashed or left by _exit{so}"))
+            paint(WARN, &format!("in a way that was not recorded{so}"))
         }
     }
 }

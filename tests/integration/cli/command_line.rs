@@ -101,7 +101,7 @@ fn alone_it_names_the_first_commands_and_later_the_newest_runs_verdict() {
     assert!(lines[3].contains("expandable_segments:True"), "{verdict}");
     assert_eq!(lines[4], "  next       vramtrace oom recorded");
     // Neither a leak nor a refusal; and a run that was killed.
-    for (ends, wanted, next) in [(true, "no leak", "holders"), (false, "killed", "report")] {
+    for (ends, wanted, next) in [(true, "no leak", "holders"), (false, "end was not", "report")] {
         let mut t = TraceBuilder::new();
         t.alloc(SECOND, Kind::Device, 1 << 40, 64 * MIB);
         if ends {

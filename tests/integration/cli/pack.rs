@@ -340,7 +340,7 @@ int main(int count, char **arguments) {
 
 #[test]
 fn a_run_leaves_names_in_its_traces() {
-    for (how, events) in [("end", "in order"), ("kill", "NOT in order")] {
+    for (how, events) in [("end", "in order"), ("kill", "was not recorded")] {
         let scratch = Scratch::new();
         scratch.write("allocates.c", ALLOCATES);
         scratch.shell("gcc -O1 -g -o allocates allocates.c -ldl");

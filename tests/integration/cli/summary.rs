@@ -50,6 +50,7 @@ fn the_summary_says_where_what_and_for_whom() {
         ("", "for each process by itself"),
         ("", "out of memory on GPU 0"),
         ("  line       client.py:10 held 4.00 MiB", ""),
+        ("  also       pid ", " out of memory "),
         ("  next       vramtrace oom vramtrace-", ""),
     ];
     assert_eq!(lines.len(), expected.len(), "{printed}");
@@ -65,7 +66,8 @@ fn a_run_that_died_did_not_end_in_order() {
         (calm.clone(), "1 ended in order"),
         (format!("{calm}\nraise SystemExit(3)"), "1 exited with status 3"),
         (format!("{CLIENT}\nraise SystemExit(1)"), "1 out of memory"),
-        (format!("{calm}\nimport os\nos._exit(0)"), "1 cut off"),
+        (format!("{calm}\nimport os\nos._exit(0)"), "1 ended with status 0 (_exit, exec)"),
+        (format!("{calm}\nimport os\nos.kill(os.getpid(), 9)"), "1 killed by signal 9 (SIGKILL)"),
     ] {
         let printed = run(&with(&program), CAPPED, "exec python3 client.py").err;
         assert!(printed.contains(&format!("1 took GPU memory: {how}\n")), "{how}: {printed}");

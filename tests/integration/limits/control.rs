@@ -19,10 +19,8 @@ fn ps_shows_what_each_process_holds_and_no_dead_ones() {
     let place = SharedMemory::new();
     let mut capped = InteractiveProgram::start(place.setup().cap("2GiB"));
     let mut free = InteractiveProgram::start(place.setup());
-    assert_eq!(
-        (capped.results("a 500, a 4000"), free.results("a 100, f")),
-        (vec![0, 2], vec![0, 0])
-    );
+    let results = [capped.results("a 500, a 4000"), free.results("a 100, f")];
+    assert_eq!(results, [[0, 2], [0, 0]]);
     let one = place.shown(capped.pid());
     let device = &one["devices"][0];
     assert!(one["command"].as_str().unwrap().contains("interactive"), "{one}");

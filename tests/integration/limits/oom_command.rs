@@ -39,7 +39,7 @@ fn a_torch_run_says_what_happened_why_and_what_to_do() {
     let scratch = Scratch::with(&cached());
     json(&scratch, "oom t.vtrace");
     scratch
-        .prints("oom/torch", &["oom t.vtrace", "oom t.vtrace --json | ooms processes.0.devices.0"]);
+        .prints("oom/torch", &["oom t.vtrace", "oom t.vtrace --json | ooms.0.post_mortem.advice"]);
 }
 
 /// A program of the driver's alone: refused, absorbed, refused for good; then it lives on.
@@ -130,8 +130,7 @@ fn a_run_without_any_says_so_in_one_line_and_an_unreadable_cap_is_the_cause_of_a
         "oom/none",
         &["oom t.vtrace", "oom t.vtrace --json", "oom warned.vtrace", "oom unreadable.vtrace"],
     );
-    scratch
-        .prints("oom/handled", &["handled.vtrace", "oom handled.vtrace", "report handled.vtrace"]);
+    scratch.prints("oom/handled", &["handled.vtrace"]);
 }
 
 #[test]
@@ -354,8 +353,8 @@ fn callers_of_the_driver_are_named_without_torch() {
 pub fn agrees(run: &Run, post_mortems: usize) {
     let all = json(&run.scratch, "oom");
     let ooms = all["ooms"].as_array().unwrap();
-    let is_handled = |oom: &Value| oom["went_on"] == true && oom["level"] == "driver";
-    assert_eq!(ooms.iter().all(is_handled), post_mortems == 0, "{all:#}");
+    let handled = ooms.iter().all(|oom| oom["went_on"] == true && oom["level"] == "driver");
+    assert!(if post_mortems == 0 { handled } else { !ooms.is_empty() }, "{all:#}");
     assert_eq!(run.stderr.contains("out of memory"), post_mortems > 0, "{}", run.stderr);
     if post_mortems > 0 {
         let limit = says(&run.stderr, "limit");

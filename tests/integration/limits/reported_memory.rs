@@ -163,10 +163,8 @@ fn cap_and_headline_work_beside_a_display_without_figures_by_process() {
         // Without NVML's figure of the process: the allocations and the contexts.
         let headline = vramtrace_reader::units::size((800 << 20) + context);
         assert!(text.contains(&format!("{headline}  recorded")), "{how}: {text}");
-        assert!(
-            text.contains(&format!("1500 MiB  {headline} counted by the cap")),
-            "{how}: {text}"
-        );
+        let counted = format!("1500 MiB  {headline} counted by the cap");
+        assert!(text.contains(&counted), "{how}: {text}");
         display.finish();
     }
 }

@@ -66,10 +66,8 @@ fn nvml_lists_the_processes_that_are_not_traced() {
         let text = look(nvml);
         assert!(text.contains(words), "{nvml}: {text}");
         assert_eq!(row(&text, untraced.pid()), None, "{nvml}: {text}");
-        assert!(
-            row(&text, traced.pid()).unwrap().contains("cuda:0 - 700.00 MiB"),
-            "{nvml}: {text}"
-        );
+        let row = row(&text, traced.pid()).unwrap();
+        assert!(row.contains("cuda:0 - 700.00 MiB"), "{nvml}: {text}");
     }
 }
 

@@ -289,10 +289,8 @@ fn the_verdict_is_one_fact_of_all_views() {
             None => assert!(!screen.contains("  line "), "{name}: {verdict}\n{screen}"),
         }
         let at_peak = json(&["report", "--at", "peak"], &path).unwrap();
-        assert_eq!(
-            [&at_peak["verdict_of"], &at_peak["processes"][0]["verdict"]],
-            [&Value::Null; 2]
-        );
+        let verdicts = [&at_peak["verdict_of"], &at_peak["processes"][0]["verdict"]];
+        assert_eq!(verdicts, [&Value::Null; 2]);
         if !kinds.insert(word("kind").unwrap().to_string()) {
             continue;
         }

@@ -197,10 +197,8 @@ fn checkpoints_carry_blocks() {
     // But for those while the first ones were made.
     let allocated: Vec<u64> = allocated.filter(|allocated| *allocated >= 50 * 512).collect();
     assert!(allocated.len() > 3, "{allocated:?}");
-    assert!(
-        allocated.iter().all(|bytes| [50 * 512, 50 * 512 + 1024].contains(bytes)),
-        "{allocated:?}"
-    );
+    let is_one = |bytes: &u64| [50 * 512, 50 * 512 + 1024].contains(bytes);
+    assert!(allocated.iter().all(is_one), "{allocated:?}");
 }
 
 /// Each PyTorch of a process hears of its own blocks, and of no others.

@@ -75,10 +75,8 @@ fn holders_are_right_within_the_stated_error_and_totals_exactly() {
         let (estimate, error, _) = found.get(name).copied().unwrap_or_default();
         // Of lines with small blocks only the error is estimated, too: from the rate.
         let least = (bytes * f64::from(RATE)).sqrt();
-        assert!(
-            (estimate - bytes).abs() < 5.0 * error.max(least),
-            "{name}: {estimate} {error} {bytes}"
-        );
+        let apart = (estimate - bytes).abs();
+        assert!(apart < 5.0 * error.max(least), "{name}: {estimate} {error} {bytes}");
         assert!(error < 3.0 * least, "{name}: {error}");
     }
     // Blocks that are large against the rate are all there.

@@ -22,7 +22,7 @@ export function endOf({ ended, ended_in_order: inOrder, failures, imported_from:
   }
   if (ended === "unknown") return "";
   if (ended === "in_order") return "in order";
-  return ended === "running" ? "not yet: it was running" : "not in order: killed, crashed or left by _exit";
+  return ended === "running" ? "not yet: it was running" : "in a way that was not recorded";
 }
 
 /** What the tab says of the run. */
@@ -74,7 +74,7 @@ export function drawHeader(into: HTMLElement, page: Page, models: Model[], turn:
     part("dim host", model.facts.host),
     part("dim date", dateOf(model.facts.started_unix_s)),
     part("dim ran", model.facts.has_times ? `ran ${duration(model.facts.duration_s * 1e9)}` : ""),
-    part(model.facts.failures.length || end.startsWith("not in order") ? "end bad" : "end", end && `ended ${end}`),
+    part(model.facts.failures.length || end.startsWith("in a way") ? "end bad" : "end", end && `ended ${end}`),
     part("command", command || facts.label, facts.label),
     el("button", { class: "switch", text: "theme", title: "light or dark (T)", on: { click: turn } }),
   );

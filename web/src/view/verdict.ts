@@ -157,9 +157,8 @@ export class Verdict implements View {
     ];
     const [largest] = holders(model, at);
     const { ended, verdict } = model.facts;
-    const text = verdict?.text ?? "";
-    if (ended === "in_order" || ended === "cut_off") words.push(row("ENDED", ended === "in_order" ? `in order, ${text}` : text));
-    if (verdict?.handled) words.push(row("LINE", askedBy(verdict.handled)));
+    const lines = [(ended === "in_order" ? "in order, " : "") + (verdict?.text ?? ""), ...(verdict?.handled ? [askedBy(verdict.handled)] : [])];
+    if (ended === "in_order" || ended === "cut_off") words.push(row("ENDED", ...lines));
     if (largest) words.push(row("HOLDER", `${size(largest.bytes)}, ${percent(largest.bytes, at.total)}: ${model.holderLine(largest.holder)}`));
     if (device.torch) {
       const highest = model.allocated.highest(0, model.last);

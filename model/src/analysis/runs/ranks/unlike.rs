@@ -18,7 +18,7 @@ use crate::units::size;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessEnd {
     OutOfMemory,
-    /// Killed, crashed or left by _exit.
+    /// Its end was not recorded.
     CutOff,
     Running,
     InOrder,
