@@ -110,13 +110,13 @@ fn lines(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) ->
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
     for (device, of) in processes.iter().flat_map(|process| &process.devices) {
-        let recorded = InUse { live: of.peak_bytes, ..InUse::default() };
-        let in_use = of.in_use_at_peak.unwrap_or(recorded);
         let peak = peaks.entry(*device).or_default();
-        if in_use.headline() > peak.headline() {
-            *peak = in_use;
+        if of.peak_bytes > peak.headline() {
+            *peak = of.in_use_at_peak;
         }
-        *live.entry(*device).or_default() += of.live_bytes;
+        if of.live_bytes > 0 {
+            *live.entry(*device).or_default() += of.live_bytes;
+        }
         allocations += of.live_allocations;
         by_cap += of.refused_by_cap;
         by_driver += of.refused_by_driver;
@@ -124,11 +124,13 @@ fn lines(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) ->
     let several = if processes.len() > 1 { " (the highest of one process)" } else { "" };
     [
         format!("  peak       {}{several}", by_device(&peaks, headline)),
-        format!(
-            "  at the end {} in {}",
-            by_device(&live, |bytes| size(*bytes)),
-            units::several(allocations, "allocation")
-        ),
+        match allocations {
+            0 => "  at the end nothing is live".to_string(),
+            n => {
+                let live = by_device(&live, |bytes| size(*bytes));
+                format!("  at the end {live} in {}", units::several(n, "allocation"))
+            }
+        },
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
         format!(
             "  processes  {} took GPU memory: {}",

@@ -389,7 +389,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
                 self.count(device, Counter::Role(role), sums[role.index()]);
             }
         }
-        if let Some(bytes) = state.process_bytes() {
+        if let Some(bytes) = state.in_use().in_nvidia_smi() {
             self.count(device, Counter::Process, bytes);
         }
         if state.driver_own.has_causes() {

@@ -179,16 +179,6 @@ fn processes_on_several_devices_and_hosts_or_on_none() {
     expect("devices", &plain(&overview(&processes, None, " run/", 5)));
 }
 
-#[test]
-fn scattered_small_blocks_are_named_as_what_holds_the_pages() {
-    let mut t = TraceBuilder::new();
-    for n in 0..100 {
-        t.alloc(SECOND, Kind::Device, (16 + n) * PAGE, 512);
-    }
-    let text = shown(&process(&t));
-    assert!(text.contains("50.00 KiB asked for, in pages of 2 MiB"), "{text}");
-}
-
 /// The report of one process as JSON, from there on.
 fn json_of(process: Process) -> Value {
     serde_json::to_value(json::report(&[process], 2)).unwrap()["processes"][0].take()
@@ -254,7 +244,7 @@ fn when_the_contexts_are_gone_the_last_look_is_shown() {
     t.event(11 * SECOND, Event::ContextDestroyed { context: vramtrace_format::ContextId(1) });
     let process = process(&t);
     let text = shown(&process);
-    assert!(text.contains("showed at 9.000 s (the contexts ended since)"), "{text}");
+    assert!(text.contains("shows (at 9.000 s: the contexts ended since)"), "{text}");
     assert!(text.contains("4.69 GiB  this process"), "{text}");
     assert_eq!(json_of(process)["devices"][0]["process_bytes"], 4800 * MIB);
 }

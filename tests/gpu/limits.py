@@ -73,7 +73,7 @@ def cap(check):
         ours = check.Held(f"fill-{how}", [sys.executable, str(check.PROGRAMS / "fill.py"), how], env)
         # NVML's figure for a process excludes managed memory: there the card's is used.
         used = check.smi() - before if how == "managed" else check.smi(ours.pid)
-        limits = first_device(check.the_process(trace, ours.pid)).get("context_limits_bytes") or 0
+        limits = first_device(check.the_process(trace, ours.pid)).get("driver_bytes", {}).get("local_memory", 0)
         ours.finish()
         saw, wanted = ours.notes.get("verdict"), "CUDA_ERROR_OUT_OF_MEMORY" if module == "cuda" else "OutOfMemoryError"
         # The driver takes managed memory in steps of 128 MiB.

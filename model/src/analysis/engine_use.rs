@@ -67,7 +67,11 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
     let limit =
         device.cap_bytes.filter(|_| !device.cap_only_warns).map_or(card, |cap| cap.min(card));
     let others = device.peak_sample.and_then(|at| held_by_others(&at.sample)).unwrap_or(0);
-    let highest = device.peak.in_use.counted_by_cap().max(highest_reading(device));
+    let highest = device
+        .peak
+        .in_use
+        .counted_by_cap()
+        .max(device.highest_reading().map_or(0, |(bytes, _)| bytes));
     let others_here = if limit < card { 0 } else { others };
     let free =
         to_signed(limit).saturating_sub(to_signed(highest)).saturating_sub(to_signed(others_here));
@@ -90,10 +94,6 @@ fn free_at(refused: &vramtrace_format::Refused) -> i64 {
         0 => to_signed(refused.driver_free),
         limit => to_signed(limit).saturating_sub(to_signed(refused.counted)),
     }
-}
-
-fn highest_reading(device: &DeviceState) -> u64 {
-    device.peak_sample.and_then(|at| at.sample.process_bytes).unwrap_or(0)
 }
 
 fn to_signed(bytes: u64) -> i64 {

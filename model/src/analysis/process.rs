@@ -394,7 +394,8 @@ impl Process {
 
     /// Sum of the devices' highest peaks.
     pub fn peak_bytes(&self) -> u64 {
-        self.devices().map(|(_, device)| device.peak.bytes).fold(0, u64::saturating_add)
+        let peaks = self.devices().map(|(_, device)| device.peak.in_use.headline());
+        peaks.fold(0, u64::saturating_add)
     }
 
     /// The name of the process in reports.
@@ -425,7 +426,7 @@ impl Process {
     /// The phases that were open at a device's highest peak, by the recorder's history. Empty: not known.
     pub fn phases_at_peak(&self, id: DeviceId, device: &DeviceState) -> Vec<SampledPhase> {
         let Some(history) = &self.ending.history else { return Vec::new() };
-        phases_at_peak(history, &self.definitions, id, device.peak.bytes, device.peak.time_ns)
+        phases_at_peak(history, &self.definitions, id, device.live_peak_bytes, device.peak.time_ns)
     }
 
     /// What the recorder's samples resolve of the time whose events were erased. `None`: none were, or there are no samples.

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use serde::Serialize;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, DriverCause};
 
 use super::leaks::{Leak, Leaks, QUICK_BYTES};
 use super::ranks::ProcessEnd;
@@ -118,11 +118,12 @@ impl Verdict {
     }
 }
 
-/// The largest holder of a device that has a line.
+/// The largest holder of a device that has a line; a context, which each process has, if there is no other.
 fn largest(process: &Process, device: DeviceId, held: &Holdings) -> Option<Holder> {
     let is_it = |of: &Holder| of.device == device && !of.stack.is_free_cache();
     let holders = process.classifier()?.holders(held, GroupBy::Line).into_iter();
-    holders.filter(is_it).find(|of| of.stack.lead().is_some())
+    let named = holders.filter(|of| is_it(of) && of.stack.lead().is_some());
+    named.min_by_key(|of| of.driver_memory == Some(DriverCause::Context))
 }
 
 impl Collect {

@@ -30,10 +30,13 @@ pub struct KindSums {
     pub allocations: u64,
 }
 
-/// The highest live bytes of a device, and the time when they were reached first.
+/// The most that a process held of a device, and the time when it was reached first.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Peak {
+    /// [`DeviceState::held_bytes`].
     pub bytes: u64,
+    /// The same when the allocations of the peak were made: what the driver took for itself may have grown a little since.
+    pub at_offset_bytes: u64,
     pub time_ns: u64,
     /// File offset of the event that reached it, or of the block that the memory was for; `None` where
     /// it is known from the recorder's totals only.
@@ -106,6 +109,8 @@ pub(super) fn changed(sum: u64, by: u64, grows: bool) -> u64 {
 pub struct DeviceState {
     /// Physical bytes of allocations: all kinds but imports.
     pub live_bytes: u64,
+    /// The highest `live_bytes`, as the recorder counts them.
+    pub live_peak_bytes: u64,
     pub peak: Peak,
     pub kinds: [KindSums; KIND_SLOTS],
     pub requested_bytes: u64,
@@ -136,8 +141,6 @@ pub struct DeviceState {
     pub contexts_seen: u32,
     /// Bytes of the live contexts, measured when they were created.
     pub context_bytes: u64,
-    /// Bytes that cuCtxSetLimit took in live contexts: local memory of a larger stack, heaps.
-    pub limit_bytes: u64,
     /// Bytes that the driver is known to hold for itself, without contexts.
     pub driver_own: DriverOwn,
     pub sample: Option<SampleAt>,
@@ -164,6 +167,12 @@ impl DeviceState {
                 .saturating_sub(pools.live_bytes)
                 .saturating_add(pools.requested_bytes),
         }
+    }
+
+    /// NVML's highest figure of the process, and its time.
+    pub fn highest_reading(&self) -> Option<(u64, u64)> {
+        let at = self.peak_sample?;
+        Some((at.sample.process_bytes?, at.time_ns))
     }
 
     pub fn kind(&self, kind: Kind) -> &KindSums {
@@ -208,16 +217,19 @@ impl DeviceState {
         }
     }
 
+    /// The memory of the process by NVML's last figure: now; where all contexts have ended, at that moment. `None`: the trace
+    /// has no figure.
+    pub fn measured(&self) -> Option<InUse> {
+        let then = self.sample.map(|at| at.in_use());
+        let now = (self.contexts > 0 || self.contexts_seen == 0).then(|| self.in_use());
+        now.into_iter().chain(then).find(|of| of.in_nvidia_smi().is_some())
+    }
+
     /// Bytes in blocks, as far as the sums of memory have them: not of blocks on memory that was not recorded, but for those
     /// of imports, which are memory themselves.
     pub fn in_blocks(&self) -> u64 {
         let inside = self.cache.resident().saturating_sub(self.cache.outside);
         inside.saturating_add(self.kind(Kind::Block).live_bytes)
-    }
-
-    /// Bytes that NVML would show for the process now. `None` without NVML.
-    pub fn process_bytes(&self) -> Option<u64> {
-        self.in_use().in_nvidia_smi()
     }
 
     /// Adds an allocation to the live sums, not to the counts of calls, or takes it away.
@@ -291,23 +303,39 @@ impl DeviceState {
         self.live_bytes = changed(self.live_bytes, bytes, grows);
     }
 
+    /// What the process is known to hold: live allocations, contexts, and what calls made the driver take.
+    pub fn held_bytes(&self) -> u64 {
+        let own = self.driver_own.by_cause().iter().chain([&self.context_bytes]);
+        own.fold(self.live_bytes, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
     pub(super) fn note_peak(&mut self, time_ns: u64, offset: u64) {
-        if self.live_bytes > self.peak.bytes {
-            self.peak = Peak {
-                bytes: self.live_bytes,
+        self.live_peak_bytes = self.live_peak_bytes.max(self.live_bytes);
+        let (bytes, peak) = (self.held_bytes(), &self.peak);
+        if bytes <= peak.bytes {
+            return;
+        }
+        // The memory that modules take while all allocations stay is no other peak: at that moment a cache may have more free.
+        let is_small = bytes - peak.at_offset_bytes <= peak.at_offset_bytes / 32;
+        let in_use = self.in_use();
+        self.peak = match peak.in_use.live == self.live_bytes && is_small {
+            true => Peak { bytes, in_use: InUse { cache: peak.in_use.cache, ..in_use }, ..*peak },
+            false => Peak {
+                bytes,
+                at_offset_bytes: bytes,
                 time_ns,
                 offset: Some(offset),
                 offset_ns: time_ns,
                 by_kind: self.bytes_by_kind(),
-                in_use: self.in_use(),
-            };
-        }
+                in_use,
+            },
+        };
     }
 
     /// A segment got its first block. If the allocation of its memory reached the peak, the peak is
     /// moved to this event, at which the memory is known to be a segment.
     pub(super) fn move_peak(&mut self, time_ns: u64, offset: u64) {
-        if self.live_bytes == self.peak.bytes && self.peak.offset.is_some() {
+        if self.held_bytes() == self.peak.bytes && self.peak.offset.is_some() {
             self.peak.offset = Some(offset);
             self.peak.offset_ns = time_ns;
             self.peak.in_use = self.in_use();
@@ -317,9 +345,13 @@ impl DeviceState {
     /// The recorder's own peak, where events are missing.
     pub(super) fn note_recorded_peak(&mut self, counters: &Counters) {
         let (now, managed) = (self.in_use(), self.kind(Kind::Managed).peak_bytes);
-        if counters.peak > self.peak.bytes {
+        if counters.peak > self.live_peak_bytes {
+            self.live_peak_bytes = counters.peak;
+            let beside = self.held_bytes().saturating_sub(self.live_bytes);
+            let bytes = counters.peak.saturating_add(beside);
             self.peak = Peak {
-                bytes: counters.peak,
+                bytes,
+                at_offset_bytes: bytes,
                 time_ns: counters.peak_time_ns,
                 offset: None,
                 offset_ns: counters.peak_time_ns,

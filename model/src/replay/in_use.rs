@@ -7,7 +7,10 @@
 //! recorded      = live allocations + contexts        (the headline where NVML has no figure)
 //! ```
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
+use vramtrace_format::DriverCause;
 
 use super::driver_own::BytesByCause;
 
@@ -116,6 +119,16 @@ impl InUse {
     /// Recorded allocations outside of a framework's cache.
     pub fn beside_cache(&self) -> u64 {
         self.cache.map_or(0, |cache| self.unmanaged().saturating_sub(cache.reserved))
+    }
+
+    /// `unattributed` by cause. Bytes without a known cause are `unknown`: negative where NVML shows less than the known ones.
+    pub fn driver_bytes_by_name(&self) -> BTreeMap<&'static str, i64> {
+        let of =
+            |cause: DriverCause| i64::try_from(self.driver_own[cause as usize]).unwrap_or(i64::MAX);
+        let named = DriverCause::ALL.into_iter().map(|cause| (cause.name(), of(cause)));
+        let sum = named.clone().fold(0, |sum: i64, (_, bytes)| sum.saturating_add(bytes));
+        let unknown = self.unattributed.unwrap_or(0).saturating_sub(sum);
+        named.chain([("unknown", unknown)]).collect()
     }
 
     /// What the driver is known to have taken for itself, at most what is unattributed.

@@ -248,7 +248,7 @@ impl<O: Observer> Apply<'_, O> {
                 self.graph(device, reserved, used);
             }
             Event::ContextCreated { context, device, stack } => {
-                let created = ContextState { device, created_ns: time_ns, stack, limit_bytes: 0 };
+                let created = ContextState { device, created_ns: time_ns, stack };
                 self.add_context(context, created);
             }
             Event::ContextDestroyed { context } => self.end_context(context),
@@ -282,13 +282,8 @@ impl<O: Observer> Apply<'_, O> {
             Event::SoftLimit { device, over } => {
                 self.device(device).soft_crossings += u64::from(over);
             }
-            Event::Limit { context, grown } => {
-                if let Some(context) = self.state.contexts.get_mut(&context) {
-                    add(&mut context.limit_bytes, grown);
-                    let device = context.device;
-                    add(&mut self.device(device).limit_bytes, grown);
-                }
-            }
+            // What it made the driver take follows.
+            Event::Limit { .. } => {}
             Event::Took(took) => {
                 self.device(took.device).driver_own.apply(&took);
                 self.observer.on_took(self.at, &took);

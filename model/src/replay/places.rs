@@ -51,7 +51,6 @@ impl<O: Observer> Apply<'_, O> {
         if let Some(context) = self.state.contexts.remove(&id) {
             let device = self.device(context.device);
             device.contexts = device.contexts.saturating_sub(1);
-            device.limit_bytes = device.limit_bytes.saturating_sub(context.limit_bytes);
             if device.contexts == 0 {
                 device.context_bytes = 0;
             }

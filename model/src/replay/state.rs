@@ -27,8 +27,6 @@ pub struct ContextState {
     pub device: DeviceId,
     pub created_ns: u64,
     pub stack: StackId,
-    /// Bytes that cuCtxSetLimit took in it: local memory of a larger stack, heaps.
-    pub limit_bytes: u64,
 }
 
 /// A memory pool, by the driver's figures. Sizes are bytes.

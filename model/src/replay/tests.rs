@@ -215,7 +215,7 @@ fn a_sample_explains_what_nvml_shows() {
     let reading = read(&t);
     let d = device(&reading);
     assert_eq!(d.sample.unwrap().unattributed(), Some((700 - 100 - 520) * MIB as i64));
-    assert_eq!(d.process_bytes(), Some(750 * MIB), "carried forward by what came since");
+    assert_eq!(d.in_use().in_nvidia_smi(), Some(750 * MIB), "carried forward by what came since");
     assert_eq!(d.peak_sample.unwrap().sample.process_bytes, Some(700 * MIB));
 }
 
@@ -241,8 +241,9 @@ fn what_the_driver_took_adds_up_by_cause_and_maker() {
     let makers: Vec<(u32, u64)> =
         own.makers().iter().map(|(maker, bytes)| (maker.name, *bytes)).collect();
     assert_eq!(makers, [(2, 2 * MIB)]);
-    let sum = crate::analysis::reconcile(device(&reading)).unwrap();
-    assert_eq!((sum.unattributed_bytes, sum.unknown_bytes()), (4 * MIB as i64, 2 * MIB as i64));
+    let sum = device(&reading).measured().unwrap();
+    let unknown = sum.driver_bytes_by_name()["unknown"];
+    assert_eq!((sum.unattributed, unknown), (Some(4 * MIB as i64), 2 * MIB as i64));
 }
 
 #[test]
@@ -274,7 +275,7 @@ fn without_nvml_there_is_no_process_figure() {
     t.alloc(2 * MS, Kind::Device, 16 * PAGE, 100 * MIB);
     t.sample(4 * MS, None, 520 * MIB);
     let reading = read(&t);
-    assert_eq!(device(&reading).process_bytes(), None);
+    assert_eq!(device(&reading).in_use().in_nvidia_smi(), None);
     assert_eq!(device(&reading).context_bytes, 520 * MIB);
 }
 

@@ -59,7 +59,8 @@ fn opened(trace: &Trace) -> State {
     let mut state = State::default();
     let mut looks = (stops, |_: usize, at: &ReplayState| {
         let Some(of) = at.devices.get(&gpu) else { return };
-        let mut one = device(0, of.process_bytes().unwrap_or(0), of.cap_bytes, of.refused());
+        let mut one =
+            device(0, of.in_use().in_nvidia_smi().unwrap_or(0), of.cap_bytes, of.refused());
         one.live = of.live_bytes;
         one.total_bytes = definitions.device(gpu).map_or(0, |info| info.total_bytes);
         let seen = look(vec![process(header.pid, &header.command.join(" "), vec![one])]);

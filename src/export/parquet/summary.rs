@@ -67,7 +67,7 @@ pub(super) fn write(
         .column("frees", |row| of(row, |device| device.frees))
         .column("refused_by_cap", |row| of(row, |device| device.refused_by_cap))
         .column("refused_by_driver", |row| of(row, |device| device.refused_by_driver))
-        .column("nvml_peak_bytes", |row| (*row)?.2?.peak_sample?.sample.process_bytes)
+        .column("nvml_peak_bytes", |row| Some((*row)?.2?.highest_reading()?.0))
         .column("context_bytes", |row| Some((*row)?.2?.context_bytes))
         .column("held_gib_hours", |row| Some((*row)?.1.held_gib_hours?[0]))
         .column("held_gib_hours_error", |row| Some((*row)?.1.held_gib_hours?[1]))
@@ -95,7 +95,8 @@ pub(super) fn write_holders(file: File, process: u32, rank: &ProcessFigures) -> 
             SummaryMoment::Peak => 0,
             SummaryMoment::End => 1,
         };
-        all.entry(key).or_default()[moment] = (holder.bytes, holder.count);
+        let (bytes, count) = &mut all.entry(key).or_default()[moment];
+        (*bytes, *count) = (bytes.saturating_add(holder.bytes), count.saturating_add(holder.count));
     }
     let level = |of_framework| if of_framework { Level::Tensor } else { Level::Driver };
     Columns::<((DeviceId, bool, u32), PeakAndEnd)>::new()

@@ -18,7 +18,7 @@ use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::steps::StepsFacts;
 use crate::analysis::{
     GroupBy, Holder, Holding, Moment, Phase, Places, Process, SampledMoment, SampledPhase,
-    SleepsFacts, TakenBy, Verdict, outliers, reconcile, taken_by,
+    SleepsFacts, TakenBy, Verdict, outliers, taken_by,
 };
 use crate::facts;
 use crate::replay::history::Sampled;
@@ -142,8 +142,6 @@ pub struct DeviceFacts {
     pub context_bytes: u64,
     /// Bytes that NVML shows beyond allocations and contexts.
     pub unattributed_bytes: Option<i64>,
-    /// The part of `unattributed_bytes` that cuCtxSetLimit took: local memory of a larger stack, heaps.
-    pub context_limits_bytes: Option<u64>,
     /// `unattributed_bytes` by what the driver allocated them for. The parts add up to it.
     pub driver_bytes: Option<BTreeMap<&'static str, i64>>,
     /// The lines of code whose calls made the driver allocate it, largest first.
@@ -280,9 +278,9 @@ fn process_facts(
 fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> DeviceFacts {
     let id = figures.id;
     let device = &process.state.devices[&id];
-    let sum = reconcile(device);
-    let sampled_peak = device.peak_sample.and_then(|at| at.sample.process_bytes);
-    let process_bytes = sum.map(|sum| sum.process_bytes);
+    let sum = device.measured();
+    let sampled_peak = device.highest_reading().map(|(bytes, _)| bytes);
+    let process_bytes = sum.and_then(|sum| sum.in_nvidia_smi());
     let refusals = process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
     let names = process.classifier();
     DeviceFacts {
@@ -298,14 +296,13 @@ fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> Device
         frees: figures.frees,
         oom_raised: device.cache.ooms,
         would_have_refused: device.warned,
-        context_bytes: sum.map_or(device.context_bytes, |sum| sum.parts.contexts),
-        unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),
-        context_limits_bytes: sum.map(|sum| sum.limit_bytes),
+        context_bytes: sum.map_or(device.context_bytes, |sum| sum.contexts),
+        unattributed_bytes: sum.and_then(|sum| sum.unattributed),
         driver_bytes: sum.map(|sum| sum.driver_bytes_by_name()),
         driver_bytes_by: taken_by(device, &process.definitions, names.as_ref(), top),
         requested_live_bytes: device.requested_bytes,
         requested_peak_bytes: device.requested_peak_bytes,
-        process_sampled_at_s: sum.map(|sum| seconds(sum.sampled_ns)),
+        process_sampled_at_s: sum.and(device.sample).map(|at| seconds(at.time_ns)),
         by_kind: Kind::ALL
             .into_iter()
             .filter(|kind| kind.is_physical())

@@ -42,7 +42,7 @@ pub fn text(differences: &[Difference], names: [&str; 2], top: usize) -> String 
         let sums = [
             ("in use", of.in_use),
             ("free in cache", of.free_in_cache),
-            ("highest of the run", of.peak),
+            ("peak of the run", of.peak),
         ];
         let none = String::new;
         out.push_str(&table("", sums.into_iter().map(|(name, by)| (name, by, none()))));

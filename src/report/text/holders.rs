@@ -6,7 +6,7 @@ use vramtrace_format::{ContextId, DeviceId, Header, StackId};
 
 use super::layout::{BOLD, DIM, Table, WARN, and_more, caution, line, paint, percent, section};
 use super::process::ReportOptions;
-use super::stack::{called_from, frames, lead, words};
+use super::stack::{called_from, frames, lead, place_or_why, words};
 use crate::analysis::ranks::MergedHolder;
 use crate::analysis::roles::Role;
 use crate::analysis::{
@@ -54,17 +54,9 @@ pub fn listing(
             Level::Tensor => format!("{} blocks and allocations", count(all)),
         };
         let of_device = in_use(process, *id, *at_ns);
-        let bytes = size(of_device.map_or(allocated, |of| of.live));
-        let by_driver = match driver.bytes {
-            0 => String::new(),
-            driver => format!(" and {} taken by the driver", size(driver)),
-        };
-        let of = of_device.filter(|of| of.in_nvidia_smi().is_some());
-        let of = of.map_or(String::new(), |of| format!(", of {}", headline(&of)));
-        out.push_str(&format!(
-            "{}: {bytes} live in {what}{by_driver}{of}\n",
-            name(*id, *at_ns, how)
-        ));
+        let live = || format!("{} live", size(allocated));
+        let bytes = of_device.map_or_else(live, |of| headline(&of));
+        out.push_str(&format!("{}: {bytes}, {what}\n", name(*id, *at_ns, how)));
         out.push_str(&table(&here, "", how));
         out.push_str(&overhead(of_device, allocated));
         out.push('\n');
@@ -183,6 +175,9 @@ fn rows_table(rows: &[HolderRow], title: &str, how: ListingOptions) -> String {
         let [who, most] = who.clone().unwrap_or_default();
         let place = match holder.role {
             Some(Role::FreeCache) => String::new(),
+            _ if on_one_line(holder, how) => {
+                with_cause(holder.driver_memory, place_or_why(&holder.stack))
+            }
             _ => with_cause(holder.driver_memory, lead(&holder.stack, how.full)),
         };
         let library = clean(holder.library.as_deref().unwrap_or("?"));
@@ -197,7 +192,7 @@ fn rows_table(rows: &[HolderRow], title: &str, how: ListingOptions) -> String {
             place,
         ]);
         if !by_role {
-            table.under(notes(holder, how.full));
+            table.under(notes(holder, how));
         }
     }
     let mut out = table.render();
@@ -209,12 +204,18 @@ fn rows_table(rows: &[HolderRow], title: &str, how: ListingOptions) -> String {
     out
 }
 
+/// Of what the driver took the program's line says more than the function that called it: both stand in the row.
+fn on_one_line(holder: &Holder, how: ListingOptions) -> bool {
+    holder.driver_memory.is_some() && !how.full
+}
+
 /// What stands below the row of a holder.
-fn notes(holder: &Holder, full: bool) -> Vec<String> {
+fn notes(holder: &Holder, how: ListingOptions) -> Vec<String> {
+    let full = how.full;
     let noted = |bytes: u64, what: &str| (bytes > 0).then(|| format!("{} {what}", size(bytes)));
     let by = |by| format!("brought back by {}", lead(by, full));
     let notes = [
-        called_from(&holder.stack, full),
+        called_from(&holder.stack, full).filter(|_| !on_one_line(holder, how)),
         noted(holder.paused_bytes, "more asleep: unmapped, may come back"),
         noted(holder.unmapped_bytes, "of it mapped nowhere"),
         holder.brought_back_by.as_ref().map(by),

@@ -23,5 +23,5 @@ pub mod tree;
 pub mod whatif;
 
 pub use hints::{hints, overview_hints};
-pub use overview::overview;
+pub use overview::{guests, overview};
 pub use process::{ReportOptions, details};

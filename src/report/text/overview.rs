@@ -10,7 +10,7 @@ use crate::analysis::ranks::{
     self, Card, Imbalance, ProcessEnd, ProcessFigures, cards, holders_of, imbalance, merge,
 };
 use crate::analysis::{GroupBy, Process, outliers};
-use crate::report::wording;
+use crate::report::{names, wording};
 use crate::units::{count, seconds, several, shorten, size};
 use vramtrace_format::{DeviceId, SummaryMoment};
 
@@ -49,6 +49,7 @@ pub fn overview(
         out.push_str(&format!("\n  {}\n", spread_words(&spread, processes)));
     }
     out.push_str(&card_table(&cards(processes), processes));
+    out.extend(guests(processes).map(|text| format!("\n  {text}\n")));
     let named: Vec<_> = processes.iter().map(|rank| (&rank.header, rank.trace.as_path())).collect();
     let how = ListingOptions { top, ..ListingOptions::default() };
     for (moment, title) in
@@ -58,6 +59,17 @@ pub fn overview(
         out.push_str(&section(merged_table(&all, &named, title, how)));
     }
     out
+}
+
+/// `ranks 1-3 have contexts of 1.52 GiB on GPU 0, the card of rank 0`. `None`: there are none.
+pub fn guests(processes: &[ProcessFigures]) -> Option<String> {
+    let of = ranks::guests(processes)?;
+    let named = of.guests.iter().map(|index| &processes[*index]);
+    let guests = names::several(named.map(|process| (&process.header, process.trace.as_path())));
+    let (bytes, (host, id)) = (size(of.bytes), of.host);
+    let (gpu, host) = (wording::gpu_name(id), processes[host].name());
+    let has = if of.guests.len() == 1 { "has" } else { "have" };
+    Some(format!("{guests} {has} contexts of {bytes} on {gpu}, the card of {host}"))
 }
 
 /// The table of processes. `odd`: per process why it is an outlier, or `None`.
@@ -111,7 +123,7 @@ fn spread_words(spread: &Imbalance, processes: &[ProcessFigures]) -> String {
         format!("{} ({})", paint(BOLD, &size(bytes)), processes[index].name())
     };
     format!(
-        "recorded peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
+        "peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
         one(spread.lowest, spread.lowest_peak_bytes),
         one(spread.highest, spread.highest_peak_bytes),
         size(spread.median_peak_bytes),

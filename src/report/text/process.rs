@@ -12,7 +12,7 @@ use super::{engine, holders, oom, phases, sleeps, sum, torch};
 use crate::analysis::oom::Swallowed;
 use crate::analysis::ranks::ProcessEnd;
 use crate::analysis::{Level, Moment, Process, VerdictKind};
-use crate::replay::{Certainty, DeviceState, InUse, KindSums, RecorderCost};
+use crate::replay::{Certainty, DeviceState, InUse, RecorderCost};
 use crate::report::{WordedVerdict, shell, wording};
 use crate::units::{clean, count, limit, seconds, several, shorten, size};
 
@@ -47,7 +47,7 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         out.push_str(&torch::of_device(process, id, device));
         if shown.full {
             out.push_str(&kinds(device));
-            out.push_str(&sum::of_device(process, device, shown));
+            out.push_str(&sum::of_device(process, device, shown.top));
         }
         out.push_str(&holders::of_device(process, id, shown));
         if shown.full {
@@ -303,24 +303,12 @@ fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportO
 /// The characters of a row before its text.
 const BEFORE: usize = 34;
 
-/// The parts that add up to the headline, without those of 0 B: `= allocated 11.01 GiB + context 518.00 MiB`.
+/// The parts that add up to the headline: `= allocated 11.01 GiB + context 518.00 MiB`.
 fn parts_of_peak(of: &InUse) -> Vec<String> {
-    let number = |bytes: u64| bytes.min(i64::MAX as u64) as i64;
-    let managed = if of.in_nvidia_smi().is_none() { of.managed } else { 0 };
-    let mut all = vec![
-        ("allocated", number(of.allocated())),
-        ("free in cache", number(of.free_in_cache())),
-        ("other allocations", number(of.beside_cache())),
-        ("context", number(of.contexts)),
-        ("driver", number(of.taken_by_driver())),
-        ("unattributed", of.of_unknown_cause()),
-        ("managed", number(managed)),
-    ];
-    all.retain(|(_, bytes)| *bytes != 0);
-    if all.len() < 2 {
+    let parts = sum::parts(of);
+    if parts.len() < 2 {
         return Vec::new();
     }
-    let parts = all.into_iter().map(|(what, bytes)| (what.into(), bytes));
     wrapped(&format!("= {}", sum::on_one_line(parts)), room(BEFORE).min(WIDTH - BEFORE))
 }
 
@@ -328,10 +316,8 @@ fn parts_of_peak(of: &InUse) -> Vec<String> {
 fn highest_reading(device: &DeviceState) -> Option<(u64, u64)> {
     /// A lower reading than this above the headline is rounding: nvidia-smi counts whole MiB.
     const NOTICEABLE: u64 = 2 * MIB;
-    let at = device.peak_sample?;
-    let bytes = at.sample.process_bytes?;
-    let noticeable = bytes > device.peak.in_use.headline().saturating_add(NOTICEABLE);
-    noticeable.then_some((bytes, at.time_ns))
+    let noticeable = device.peak.in_use.headline().saturating_add(NOTICEABLE);
+    device.highest_reading().filter(|(bytes, _)| *bytes > noticeable)
 }
 
 /// One row per kind of allocation that the device has or had.
@@ -352,20 +338,10 @@ fn kinds(device: &DeviceState) -> String {
             Kind::Graph => format!("{} of it in use", size(device.graph_used)),
             Kind::Imported => "another's memory: in no sum".into(),
             Kind::Managed => "nvidia-smi leaves it out".into(),
-            Kind::Device | Kind::Pitched if mostly_unused(sums) => {
-                format!("{} asked for, in pages of 2 MiB", size(sums.requested_bytes))
-            }
             _ => String::new(),
         };
         let (live, highest) = (size(sums.live_bytes), size(sums.peak_bytes));
         table.row([kind.name().into(), live, highest, at_peak, count(sums.allocations), note]);
     }
     section(table.render())
-}
-
-/// Whether the pages hold more than 32 MiB, and more than a fifth of their bytes, that no request
-/// asked for.
-fn mostly_unused(sums: &KindSums) -> bool {
-    let gap = sums.live_bytes.saturating_sub(sums.requested_bytes);
-    gap > 32 * MIB && gap > sums.live_bytes / 5
 }

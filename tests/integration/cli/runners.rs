@@ -65,6 +65,7 @@ impl Installed {
             None => "-".to_string(),
         };
         let all = json["holders"].as_array().unwrap().iter();
+        let all = all.filter(|holder| holder.get("driver_memory").is_none());
         all.map(|holder| {
             let library = holder["library"].as_str().unwrap().to_string();
             [library, place(holder, "lead"), place(holder, "caller")]

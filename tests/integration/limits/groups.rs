@@ -107,7 +107,7 @@ fn a_larger_stack_is_out_of_the_groups_budget() {
     assert_eq!(b.result(&format!("a {rest}")), 0);
     assert_eq!((a.result("a 1"), b.result("a 1")), (2, 2));
     let (a, b) = (a.end(), b.end());
-    assert_eq!(device(&a)["context_limits_bytes"], STACK * MIB);
+    assert_eq!(device(&a)["driver_bytes"]["local_memory"], STACK * MIB);
     assert_eq!(device(&b)["refusals"][0]["refused_by"], "group");
 }
 

@@ -161,7 +161,7 @@ fn while_it_is_off_the_cap_refuses_and_can_be_changed() {
     assert_eq!(process.result("a 2000"), 2);
     let device = process.end()["devices"][0].clone();
     has(&device, figures);
-    has(&device, json!({ "refused_by_cap": 3, "peak_bytes": 2300 * MIB }));
+    has(&device, json!({ "refused_by_cap": 3, "peak_bytes": 2820 * MIB }));
 }
 
 #[test]

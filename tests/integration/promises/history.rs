@@ -82,7 +82,10 @@ fn check_peak_phase(run: &Run) {
     let device = run.device();
     assert_eq!(device["phases_at_peak"].as_array().map(Vec::len), Some(1), "{device:#}");
     let phase = &device["phases_at_peak"][0];
-    has(phase, json!({ "path": ["serve", "nightly"], "peak_bytes": device["peak_bytes"] }));
+    has(
+        phase,
+        json!({ "path": ["serve", "nightly"], "peak_bytes": device["in_use_at_peak"]["allocated_bytes"] }),
+    );
     let (at, peak_s) = (number(&phase["at_s"]), number(&device["peak_at_s"]));
     assert!(at <= peak_s && peak_s - at < 2.0, "{at} of {peak_s}");
 }

@@ -216,7 +216,10 @@ fn each_view_prints_the_facts_in_one_form_under_one_word() {
         for (form, beside) in printed(text) {
             if !own.contains_key(&form) {
                 wrong += &format!("{view}: {form} is no fact: {beside}\n");
-            } else if words.get(&form).is_some_and(|word| !says(&beside, word)) {
+            } else if words.get(&form).is_some_and(|word| !says(&beside, word))
+                && !view.starts_with("tree") // its words are frames
+                && !beside.trim_start().starts_with("by library")
+            {
                 wrong += &format!("{view}: {form} is {}: {beside}\n", words[&form]);
             }
         }

@@ -27,7 +27,7 @@ export class FactsView implements View {
       const torch = device.torch;
       rows.push(
         ["device", `GPU ${device.device ?? "?"} ${device.name}${device.total_bytes === null ? "" : `, ${size(device.total_bytes)}`}`],
-        ["peak of driver allocations", `${size(device.peak_bytes)} at ${seconds(device.peak_at_s * 1e9)}`],
+        ["peak", `${size(device.peak_bytes)} at ${seconds(device.peak_at_s * 1e9)}`],
         ["live at the end", `${size(device.live_bytes)}`],
         ["allocations", `${count(device.allocations)}, ${count(device.frees)} frees`],
         ["refused", `${count(device.refused_by_cap)} by the cap, ${count(device.refused_by_driver)} by the driver`],

@@ -11,7 +11,7 @@ import { askedBy } from "./verdict.ts";
 const MANY = 32;
 
 const peakOf = (facts: ProcessFacts) =>
-  facts.devices.reduce((most, device) => Math.max(most, device.in_use_at_peak!.headline_bytes), 0);
+  facts.devices.reduce((most, device) => Math.max(most, device.peak_bytes), 0);
 
 interface Cell {
   which: number;

@@ -4,8 +4,8 @@
 //! "free in cache". The sum is that of driver memory at either level. The peak is that of
 //! driver memory at either level; `--at peak-allocated` selects the peak of blocks.
 //!
-//! What the driver took for itself (graphs, modules, streams) has holders beside these: the lines whose calls made it
-//! take the memory.
+//! Contexts, and what the driver took for itself (graphs, modules, streams), have holders beside these: the lines whose calls
+//! made it take the memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,9 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, DriverCause, Space, StackId, StateHolder};
 
 use crate::analysis::{Level, Moment};
-use crate::replay::{DeviceState, History, Key, Live, Peak, SegmentAt, State, Until, Visitor};
+use crate::replay::{
+    ContextState, DeviceState, History, Key, Live, Peak, SegmentAt, State, Until, Visitor,
+};
 use crate::spans::Spans;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
@@ -347,11 +349,22 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
             take(Piece { owner, held, allocation: None });
         }
     }
+    let mut take_driver = |device, stack, cause, bytes| {
+        let held = Holding { bytes, count: 1, ..Holding::default() };
+        let owner = Owner::of_driver(device, stack, cause);
+        take(Piece { owner, held, allocation: None });
+    };
     for (device, sums) in &state.devices {
         for (maker, bytes) in sums.driver_own.makers() {
-            let held = Holding { bytes, count: 1, ..Holding::default() };
-            let owner = Owner::of_driver(*device, maker.stack, maker.cause);
-            take(Piece { owner, held, allocation: None });
+            take_driver(*device, maker.stack, maker.cause, bytes);
+        }
+    }
+    for ContextState { device, stack, .. } in state.contexts.values() {
+        // The recorder measures each, and records their sum.
+        let sums = state.devices.get(device);
+        let bytes = sums.map_or(0, |sums| sums.context_bytes / u64::from(sums.contexts.max(1)));
+        if bytes > 0 {
+            take_driver(*device, *stack, DriverCause::Context, bytes);
         }
     }
 }

@@ -99,7 +99,8 @@ impl DeviceUse {
             let bytes = |holder: &Holder| (!holder.stack.is_free_cache()).then_some(holder.bytes);
             let in_use = here().filter_map(bytes).fold(0, u64::saturating_add);
             let all = here().map(|holder| holder.bytes).fold(0, u64::saturating_add);
-            let peak = process.state.devices.get(device).map_or(0, |state| state.peak.bytes);
+            let peak =
+                process.state.devices.get(device).map_or(0, |state| state.peak.in_use.headline());
             let of_roles = roles.into_iter().flat_map(|roles| roles.of_device(*device));
             let of_roles = of_roles.filter(|(role, _)| *role != Role::FreeCache);
             DeviceUse {

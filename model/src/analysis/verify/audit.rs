@@ -105,11 +105,11 @@ impl<'d> Audit<'d> {
             self.audit(state);
         }
         if state.certainty == Certainty::Whole {
-            for (id, DeviceState { peak, .. }) in &state.devices {
+            for (id, DeviceState { peak, live_peak_bytes, .. }) in &state.devices {
                 let (time_ns, offset) = (peak.time_ns, peak.offset.unwrap_or(0));
                 let at = Stamped { time_ns, offset, ..self.last };
                 let highest = self.highest.get(id).copied().unwrap_or(0);
-                let figures = [("the peak", highest, peak.bytes)];
+                let figures = [("the peak", highest, *live_peak_bytes)];
                 self.found.compare(&at, Rule::Peak, Some(*id), figures);
             }
         }
@@ -230,7 +230,7 @@ impl<'d> Audit<'d> {
                 let both = figures(device).into_iter().zip(recorded);
                 all.extend(both.map(|((what, found), recorded)| (what, recorded, found)));
                 if state.certainty == Certainty::Whole {
-                    all.push(("the peak", of.peak, device.peak.bytes));
+                    all.push(("the peak", of.peak, device.live_peak_bytes));
                 }
             }
             Event::CacheState { allocated, reserved, .. } => {

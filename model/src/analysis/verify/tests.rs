@@ -244,7 +244,7 @@ fn peaks_that_are_not_the_maximum_and_sums_below_zero() {
     let replayed = trace.replay_until(&definitions, Until::End, &mut audit, &mut |_, _| {});
     let mut state = replayed.state;
     let device = state.devices.get_mut(&DeviceId(0)).unwrap();
-    device.peak.bytes += 1;
+    device.live_peak_bytes += 1;
     device.underflows += 1;
     let device = device.clone();
     let at = Stamped { offset: 0, time_ns: SECOND, thread: ThreadId(1), event: Event::Ended };

@@ -96,7 +96,8 @@ impl ProcessView for Process {
     fn driver_holders(&self) -> Option<Vec<StateHolder>> {
         let mut all = Vec::new();
         for device in self.devices() {
-            self.nvml.sum_up(device, self.ledger.epoch(device), &mut all).ok()?;
+            let epoch = self.ledger.epoch(device);
+            self.nvml.sum_up(&self.contexts, device, epoch, &mut all).ok()?;
         }
         Some(all)
     }

@@ -61,7 +61,7 @@ pub struct Context {
     pub stack: StackId,
     pub primary: bool,
     /// Device bytes that it took when it was created; 0 = not known.
-    bytes: u64,
+    pub bytes: u64,
     /// Device bytes that its limits (stack size) took afterwards.
     grown: u64,
     /// The number of cuCtxAttach calls.
@@ -276,6 +276,15 @@ impl Contexts {
     /// Sum of the bytes that limits of a device's live contexts took.
     pub fn growth_on(&self, device: DeviceId) -> u64 {
         self.state.lock().on(device).map(|context| context.grown).sum()
+    }
+
+    /// Each live context of a device, up to an error.
+    pub fn on<E>(
+        &self,
+        device: DeviceId,
+        visit: impl FnMut(&Context) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.state.lock().on(device).try_for_each(visit)
     }
 
     pub fn any_on(&self, device: DeviceId) -> bool {

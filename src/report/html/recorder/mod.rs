@@ -51,7 +51,7 @@ impl Sums {
         let cap_and_1 = state.cap_bytes.map_or(0, |cap| cap.saturating_add(1));
         [
             state.live_bytes,
-            state.process_bytes().unwrap_or(0),
+            state.in_use().in_nvidia_smi().unwrap_or(0),
             state.context_bytes,
             state.kind(Kind::Managed).live_bytes,
             cap_and_1,

@@ -108,9 +108,7 @@ fn devices(figures: &ProcessFigures, in_full: Option<&Process>) -> Vec<DeviceRec
     let device = |device: &DeviceFigures| {
         let of_total = [device.cap_bytes, device.group_cap_bytes, device.total_bytes];
         let limit_bytes = of_total.into_iter().flatten().filter(|bytes| *bytes > 0).min();
-        let mut figures = device.clone();
-        figures.in_use_at_peak = device.in_use_at_peak.filter(|_| in_full.is_some());
-        let most_used = figures.in_use_at_peak.map_or(device.peak_bytes, |of| of.counted_by_cap());
+        let most_used = device.in_use_at_peak.counted_by_cap();
         let unused = |limit: u64| facts::part(limit.saturating_sub(most_used), limit);
         DeviceRecord {
             name: device.info.as_ref().map(|info| info.name.clone()),
@@ -120,7 +118,7 @@ fn devices(figures: &ProcessFigures, in_full: Option<&Process>) -> Vec<DeviceRec
             held_gib_hours_error: device.held_gib_hours.map(|[_, error]| rounded(error)),
             by_library_at_peak: holders.as_ref().map(|holders| by_library(holders, device.id)),
             by_role_at_peak: roles.map(|roles| of_roles(roles, device.id)),
-            figures,
+            figures: device.clone(),
         }
     };
     figures.devices.values().map(device).collect()

@@ -9,6 +9,7 @@ use super::wording;
 use crate::analysis::oom::Explained;
 use crate::analysis::{Holder, Level, with_cause};
 use crate::units::{clean, estimate, seconds, several};
+use vramtrace_format::DriverCause;
 
 /// What a post-mortem contains.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +80,10 @@ pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
 
 /// The largest holders, a line each: bytes, line of code, number of blocks or allocations.
 fn holder_lines(holders: &[Holder]) -> Vec<String> {
-    let named = || holders.iter().filter(|holder| !holder.stack.is_free_cache()).take(HOLDS);
+    // The context is among the parts of the sum.
+    let is_other =
+        |of: &&Holder| of.stack.is_free_cache() || of.driver_memory == Some(DriverCause::Context);
+    let named = || holders.iter().filter(|of| !is_other(of)).take(HOLDS);
     let line = |holder: &Holder| {
         let line = place(&holder.stack);
         let alike = named().filter(|other| place(&other.stack) == line).count() > 1;

@@ -140,7 +140,6 @@ fn part(part: &Used) -> Cow<'static, str> {
         },
         UsedPart::Rounding => "pages and pools".into(),
         UsedPart::Context => "context".into(),
-        UsedPart::Limits => "local memory and heaps".into(),
         UsedPart::Driver(cause) => format!("driver's {}", cause.words()).into(),
         UsedPart::Unattributed => "unattributed".into(),
         UsedPart::Counted => "under way".into(),

@@ -173,7 +173,11 @@ pub(super) fn judge(
         warm_ns: from_ns + (length as f64 * WARM_UP) as u64,
         until_ns: state.time_ns,
         leaks: sorted.leaks(from_ns),
-        peaks: state.devices.iter().map(|(id, device)| (*id, device.peak.bytes)).collect(),
+        peaks: state
+            .devices
+            .iter()
+            .map(|(id, of)| (*id, of.peak.in_use.counted_by_cap()))
+            .collect(),
         kept: sorted.kept.into_values().map(|(kept, _)| kept).collect(),
         pooled: sorted.pooled.into_values().collect(),
         driver_is_unknown,
@@ -263,11 +267,12 @@ impl<'a> Judge<'a> {
             return Err(KeptReason::Unjudged);
         }
         // While it grew, other memory of the device may have gone.
-        let live = &self.live[&case.at];
         let first = (growth.first_ns / self.axes[&case.at].bin_ns()) as usize;
-        let from = live.time.get(first.saturating_sub(1)..).and_then(|live| live.iter().min());
-        let grown = live.settled().saturating_sub(from.copied().unwrap_or(0));
-        if grown < growth.risen / 2 && !self.observer.is_sampled {
+        let grown = |of: &BinnedHistory| {
+            let from = of.time.iter().skip(first.saturating_sub(1)).min();
+            of.settled().saturating_sub(from.copied().unwrap_or(0))
+        };
+        if grown(&self.live[&case.at]) < grown(&case.history) / 2 && !self.observer.is_sampled {
             return Err(KeptReason::Moves);
         }
         let confidence = self.confidence(case, &growth);

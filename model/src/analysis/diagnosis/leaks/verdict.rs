@@ -298,7 +298,7 @@ impl Leaks {
 /// How much more a device can give: bytes up to the cap or the card's end, whichever is nearer. `None`: neither is known.
 pub(super) fn headroom(state: &State, definitions: &Definitions, device: DeviceId) -> Option<u64> {
     let sums = state.devices.get(&device)?;
-    let used = sums.process_bytes().unwrap_or(sums.live_bytes.saturating_add(sums.context_bytes));
+    let used = sums.in_use().headline();
     // A cap that only warns refuses nothing. What others of a group hold is not known here: there
     // is no more than this.
     let cap = sums.cap_bytes.filter(|_| !sums.cap_only_warns);

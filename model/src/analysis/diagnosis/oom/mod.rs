@@ -120,8 +120,7 @@ impl PostMortem {
 
     /// Bytes that nvidia-smi would show for the process; without NVML's figure, its recorded memory.
     pub fn ours(&self) -> u64 {
-        let known = || self.device.live_bytes.saturating_add(self.device.context_bytes);
-        self.device.process_bytes().unwrap_or_else(known)
+        self.device.in_use().headline()
     }
 
     /// The cap; or what the process had and what was left. `None`: not known.

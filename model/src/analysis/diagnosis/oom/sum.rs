@@ -20,8 +20,6 @@ pub enum UsedPart {
     Rounding,
     /// Contexts.
     Context,
-    /// Local memory of a larger stack, heaps (cuCtxSetLimit).
-    Limits,
     /// Memory that the driver took for itself, by the kind of the call after which it appeared.
     Driver(DriverCause),
     /// The rest of NVML's figure. Negative where NVML shows less than the other parts.
@@ -40,7 +38,6 @@ impl From<UsedPart> for &'static str {
             UsedPart::Library => "library",
             UsedPart::Rounding => "rounding",
             UsedPart::Context => "context",
-            UsedPart::Limits => "limits",
             UsedPart::Driver(DriverCause::Context) => "context_later",
             UsedPart::Driver(DriverCause::Other) => "driver_other",
             UsedPart::Driver(cause) => cause.name(),
@@ -129,9 +126,7 @@ impl UsedSum {
 /// The known parts of the memory that only NVML shows.
 fn named_by_the_driver(device: &DeviceState) -> Vec<(UsedPart, u64)> {
     let own = &device.driver_own;
-    let causes = DriverCause::ALL.into_iter().map(|cause| (UsedPart::Driver(cause), own.of(cause)));
-    let by_cause = own.of(DriverCause::LocalMemory).saturating_add(own.of(DriverCause::Heap));
-    causes.chain([(UsedPart::Limits, device.limit_bytes.saturating_sub(by_cause))]).collect()
+    DriverCause::ALL.into_iter().map(|cause| (UsedPart::Driver(cause), own.of(cause))).collect()
 }
 
 fn sum(parts: &[Used]) -> i64 {

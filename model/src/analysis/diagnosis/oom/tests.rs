@@ -241,7 +241,7 @@ proptest! {
             if counted < 2_000 {
                 prop_assert!(it.sum.bytes >= counted * MIB);
                 let managed = it.one.device.kind(Kind::Managed).live_bytes;
-                let shown = it.one.device.process_bytes().filter(|_| process < Some(2_000));
+                let shown = it.one.device.in_use().in_nvidia_smi().filter(|_| process < Some(2_000));
                 if let Some(shown) = shown {
                     prop_assert_eq!(it.sum.bytes, (shown + managed).max(counted * MIB));
                 }

@@ -46,7 +46,7 @@ fn indexes<S: Serializer>(users: &[(usize, DeviceId)], to: S) -> Result<S::Ok, S
 /// What identifies a card: its UUID. One without counts as another one in each process.
 type CardKey = (Option<[u8; 16]>, Option<(usize, DeviceId)>);
 
-fn by_card(ranks: &[ProcessFigures]) -> BTreeMap<CardKey, Vec<(usize, DeviceId)>> {
+pub(super) fn by_card(ranks: &[ProcessFigures]) -> BTreeMap<CardKey, Vec<(usize, DeviceId)>> {
     let mut all: BTreeMap<CardKey, Vec<(usize, DeviceId)>> = BTreeMap::new();
     for (index, rank) in ranks.iter().enumerate() {
         for (id, device) in &rank.devices {

@@ -51,12 +51,13 @@ pub(super) fn add_holders(figures: &mut ProcessFigures, process: &Process, trace
         figures.segments = segment_stacks(&process.state);
     }
     let ends = levels.map(|level| Holdings::of_state(&process.state, level));
-    for (moment, [driver, tensor]) in
-        [(SummaryMoment::Peak, peaks.map(|peaks| peaks.found)), (SummaryMoment::End, ends)]
-    {
-        for (id, device) in &mut figures.devices {
-            let lists = [(false, false, &driver), (true, false, &tensor), (false, true, &driver)];
-            for (of_framework, taken, found) in lists {
+    let moments =
+        [(SummaryMoment::Peak, peaks.map(|peaks| peaks.found)), (SummaryMoment::End, ends)];
+    for (id, device) in &mut figures.devices {
+        for (taken, (moment, [driver, tensor])) in
+            [false, true].iter().flat_map(|taken| moments.iter().map(move |of| (*taken, of)))
+        {
+            for (of_framework, found) in [(false, driver), (true, tensor)] {
                 let here = found.held.iter().filter(|(of, _)| {
                     let is_listed = of.cause.is_some() == taken && of.of_cache == of_framework;
                     of.device == *id && is_listed && of.stack != FREE_CACHE
@@ -64,7 +65,7 @@ pub(super) fn add_holders(figures: &mut ProcessFigures, process: &Process, trace
                 let mut holders: Vec<StateHolder> = here
                     .map(|(of, held)| StateHolder {
                         device: *id,
-                        moment,
+                        moment: *moment,
                         of_framework,
                         cause: of.cause,
                         stack: of.stack,

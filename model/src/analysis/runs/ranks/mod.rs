@@ -19,7 +19,9 @@ use std::path::PathBuf;
 use rustc_hash::FxHashSet;
 use serde::Serialize;
 use vramtrace_format::summary::{HOLDERS, is_held};
-use vramtrace_format::{Counters, DeviceId, Header, Kind, StackId, StateHolder, SummaryMoment};
+use vramtrace_format::{
+    Counters, DeviceId, DriverCause, Header, Kind, StackId, StateHolder, SummaryMoment,
+};
 
 use crate::analysis::{Collect, Curve, Moment, Process};
 use crate::facts;
@@ -31,7 +33,7 @@ pub use cards::{Card, cards};
 pub use held::holdings as held_at;
 pub use merged::{HeldByProcess, MergedHolder, MergedLeak, holders_of, merge, merge_leaks};
 pub use reading::{read, read_within};
-pub use unlike::{Failed, Imbalance, ProcessEnd, failed, imbalance, outliers};
+pub use unlike::{Failed, Guests, Imbalance, ProcessEnd, failed, guests, imbalance, outliers};
 
 /// One process of a run.
 #[derive(Clone, Debug, Default)]
@@ -91,7 +93,7 @@ pub struct DeviceFigures {
     pub cap_bytes: Option<u64>,
     /// The cap for all processes of the group together.
     pub group_cap_bytes: Option<u64>,
-    /// Recorded allocations, without contexts.
+    /// The headline of `in_use_at_peak`.
     pub peak_bytes: u64,
     /// Time of the peak, ns since the start of the trace.
     #[serde(rename = "peak_at_s", serialize_with = "facts::seconds")]
@@ -103,9 +105,10 @@ pub struct DeviceFigures {
     /// `None`: the trace does not describe it.
     #[serde(skip)]
     pub info: Option<DeviceInfo>,
-    /// All memory of the process at the peak, split. Of a replay.
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<crate::replay::InUseFacts>"))]
-    pub in_use_at_peak: Option<InUse>,
+    /// All memory of the process at the peak, split. Of a process that was not read in full: without the split of a
+    /// framework's cache; of one without a summary, allocations alone.
+    #[cfg_attr(feature = "schemas", schemars(with = "crate::replay::InUseFacts"))]
+    pub in_use_at_peak: InUse,
     #[serde(skip)]
     pub peak_by_kind: BytesByKind,
     #[serde(skip)]
@@ -148,6 +151,7 @@ impl DeviceFigures {
     fn of_counters(id: DeviceId, counters: &Counters, definitions: &Definitions) -> DeviceFigures {
         DeviceFigures {
             peak_bytes: counters.peak,
+            in_use_at_peak: InUse { live: counters.peak, ..InUse::default() },
             peak_ns: counters.peak_time_ns >> 6 << 6,
             live_bytes: counters.live,
             refused_by_cap: counters.refused_by_cap,
@@ -168,12 +172,12 @@ impl DeviceFigures {
         DeviceFigures {
             cap_bytes: device.cap_bytes,
             group_cap_bytes: device.group_cap_bytes,
-            peak_bytes: device.peak.bytes,
+            peak_bytes: device.peak.in_use.headline(),
             peak_ns: device.peak.time_ns,
             live_bytes: device.live_bytes,
             refused_by_cap: device.refused_by_cap,
             refused_by_driver: device.refused_by_driver,
-            in_use_at_peak: Some(device.peak.in_use),
+            in_use_at_peak: device.peak.in_use,
             peak_by_kind: held(device.peak.by_kind),
             live_by_kind: held(device.bytes_by_kind()),
             live_allocations: device.live_allocations,
@@ -207,7 +211,9 @@ impl ProcessFigures {
             let over_time = process.over_time.get(&id);
             let of = DeviceFigures {
                 held_gib_hours: over_time.and_then(|of| Some(of.held?.gib_hours())),
-                moments: over_time.map(|of| of.live.clone()).filter(|of| !of.points().is_empty()),
+                moments: over_time
+                    .map(|of| of.held_bytes.clone())
+                    .filter(|of| !of.points().is_empty()),
                 ..DeviceFigures::of_state(id, device, &process.definitions)
             };
             (id, of)
@@ -276,6 +282,8 @@ impl ProcessFigures {
                     device.live_by_kind[usize::from(kind)] = live;
                 }
             }
+            device.in_use_at_peak = in_use_at_peak(of, &device);
+            device.peak_bytes = device.in_use_at_peak.headline();
             (*id, device)
         };
         let figures = ProcessFigures {
@@ -334,21 +342,46 @@ fn refused(counters: &Counters) -> u64 {
     counters.refused_by_cap.saturating_add(counters.refused_by_driver)
 }
 
+/// What was allocated and what the driver had taken; that is all that nvidia-smi shows, as far as calls explain it.
+fn in_use_at_peak(of: &DeviceSummary, device: &DeviceFigures) -> InUse {
+    let managed = device.peak_by_kind[Kind::Managed as usize];
+    let mut in_use = InUse { managed, ..device.in_use_at_peak };
+    for holder in of.holders.iter().filter(|of| of.moment == SummaryMoment::Peak) {
+        match holder.cause {
+            Some(DriverCause::Context) => in_use.contexts += holder.bytes,
+            Some(cause) => in_use.driver_own[cause as usize] += holder.bytes,
+            None => {}
+        }
+    }
+    let own = in_use.driver_own.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+    in_use.unattributed = (in_use.contexts > 0).then(|| own.min(i64::MAX as u64) as i64);
+    in_use
+}
+
+fn taken_by_driver(of: &DeviceSummary, moment: SummaryMoment) -> u64 {
+    let here = of.holders.iter().filter(|of| of.moment == moment && of.cause.is_some());
+    here.map(|of| of.bytes).fold(0, u64::saturating_add)
+}
+
 /// By the recorder's samples of allocations, and with what the driver had taken for itself at the end, contexts among it,
 /// as if it had been there all along.
 fn held_gib_hours(of: &DeviceSummary, ended_ns: u64) -> Option<[f64; 2]> {
     let held = of.held?;
-    let at_end = of.holders.iter().filter(|of| of.moment == SummaryMoment::End);
-    let at_end = at_end.filter(|of| of.cause.is_some());
-    let beside = at_end.map(|of| of.bytes).fold(0, u64::saturating_add);
-    let beside = beside as f64 * ended_ns as f64 / 1e9;
+    let beside = taken_by_driver(of, SummaryMoment::End) as f64 * ended_ns as f64 / 1e9;
     let hours = |byte_s: f64| byte_s / 3600.0 / (1u64 << 30) as f64;
     Some([hours(held.byte_s as f64 + beside), hours(held.error_byte_s as f64)])
 }
 
-/// Whether a summary has all figures. Only the events tell whether refusals ended the program.
+/// Whether a summary has all figures. Only the events tell whether refusals ended the program, when most was held if the
+/// driver took more after the peak of allocations, what a context held that has ended, and when there was one alone.
 fn is_enough(summary: &EndSummary) -> bool {
-    summary.cache_ooms == 0 && summary.devices.values().all(|device| refused(&device.counters) == 0)
+    let is_enough = |device: &DeviceSummary| {
+        let peak = taken_by_driver(device, SummaryMoment::Peak);
+        refused(&device.counters) == 0
+            && (device.counters.peak > 0) == (peak > 0)
+            && taken_by_driver(device, SummaryMoment::End) <= peak
+    };
+    summary.cache_ooms == 0 && summary.devices.values().all(is_enough)
 }
 
 /// Whether a list of holders is full: smaller holders are not in it.

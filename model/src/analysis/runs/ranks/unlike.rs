@@ -7,8 +7,9 @@
 //! below 64 MiB or a tenth of the median never counts.
 
 use serde::Serialize;
-use vramtrace_format::Header;
+use vramtrace_format::{DeviceId, Header};
 
+use super::cards::by_card;
 use super::{DeviceFigures, ProcessFigures};
 use crate::analysis::Process;
 use crate::facts;
@@ -140,6 +141,34 @@ pub fn imbalance(ranks: &[ProcessFigures]) -> Option<Imbalance> {
     })
 }
 
+/// Processes with a context on a card that is another one's: they hold more on a card of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guests {
+    /// The process whose card it is, and the number of the device there.
+    pub host: (usize, DeviceId),
+    pub guests: Vec<usize>,
+    /// Of their contexts there.
+    pub bytes: u64,
+}
+
+/// The guests that hold most. `torch.load` without map_location makes such contexts, on card 0.
+pub fn guests(ranks: &[ProcessFigures]) -> Option<Guests> {
+    let own = |index: usize| {
+        let devices = ranks[index].devices.iter().rev();
+        devices.max_by_key(|(_, device)| device.peak_bytes).map(|(id, _)| *id)
+    };
+    let found = by_card(ranks).into_values().filter_map(|users| {
+        let (hosts, mut guests): (Vec<_>, Vec<_>) =
+            users.into_iter().partition(|(index, id)| own(*index) == Some(*id));
+        let contexts = |of: &(usize, DeviceId)| ranks[of.0].devices[&of.1].in_use_at_peak.contexts;
+        guests.retain(|of| contexts(of) > 0);
+        let bytes = guests.iter().map(contexts).fold(0, u64::saturating_add);
+        let guests = guests.into_iter().map(|(index, _)| index).collect();
+        (bytes > 0).then_some(Guests { host: *hosts.first()?, guests, bytes })
+    });
+    found.max_by_key(|of| of.bytes)
+}
+
 /// The modified z-score above which a peak is an outlier.
 const SCORE: f64 = 3.5;
 /// The MAD of a normal distribution, in standard deviations.
@@ -239,8 +268,6 @@ fn times(part: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use vramtrace_format::DeviceId;
-
     use super::*;
 
     const GIB: u64 = 1 << 30;

@@ -6,6 +6,7 @@ use crate::hooks::process::state::Process;
 use crate::hooks::process::texts::say_once;
 use crate::model::attribution::driver_internal::{ActivitySet, DriverInternal, Followed, MOST};
 use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Originator};
+use crate::model::contexts::Contexts;
 use crate::model::devices::Device;
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
@@ -241,10 +242,11 @@ impl NvmlReader {
         }
     }
 
-    /// For the summary at the end: what the driver held for itself on the device, at its highest peak, whose number is
-    /// `epoch`, and now. Appended to `all`. Without host memory for it: an error.
+    /// For the summary at the end: what the driver held for itself on the device, contexts among it, at its highest peak,
+    /// whose number is `epoch`, and now. Appended to `all`. Without host memory for it: an error.
     pub fn sum_up(
         &self,
+        contexts: &Contexts,
         device: DeviceId,
         epoch: u32,
         all: &mut Vec<StateHolder>,
@@ -257,10 +259,13 @@ impl NvmlReader {
                 SummaryMoment::End => account.makers(),
             };
             let mut sums: Map<(Cause, StackId), [u64; 2]> = Map::default();
-            for (maker, bytes) in makers {
-                let [held, count] = sums.get_or_insert((maker.cause, maker.stack), [0; 2])?;
-                (*held, *count) = (held.saturating_add(*bytes), *count + 1);
-            }
+            let mut add = |cause, stack, bytes| {
+                let [held, count] = sums.get_or_insert((cause, stack), [0; 2])?;
+                (*held, *count) = (held.saturating_add(bytes), *count + 1);
+                Ok(())
+            };
+            makers.iter().try_for_each(|(maker, bytes)| add(maker.cause, maker.stack, *bytes))?;
+            contexts.on(device, |of| add(Cause::Context, of.stack, of.bytes))?;
             let of = |(&(cause, stack), &[bytes, count]): (&(Cause, StackId), &[u64; 2])| {
                 let (of_framework, cause) = (false, Some(cause));
                 StateHolder { device, moment, of_framework, cause, stack, bytes, count }
