@@ -13,7 +13,7 @@ use super::suppress::Suppressions;
 use super::verdict::{Leak, LeakReason, Leaks, Verdict, headroom};
 use crate::analysis::holdings::segment_stacks;
 use crate::analysis::{Level, StackClassifier};
-use crate::replay::State;
+use crate::replay::{State, is_out_of_memory};
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
@@ -121,6 +121,8 @@ pub(super) struct Judge<'a> {
     live: BTreeMap<LevelAndDevice, BinnedHistory>,
     /// The process ended by itself: what it held then is no step under way.
     in_order: bool,
+    /// A refusal ended it: what it freed after that shows nothing.
+    refused: bool,
     from_ns: u64,
 }
 
@@ -198,6 +200,8 @@ impl<'a> Judge<'a> {
     ) -> Judge<'a> {
         let end_ns = state.time_ns.saturating_sub(from_ns);
         let last = observer.places.values().map(|place| place.last_alloc_ns).max().unwrap_or(0);
+        let refusal = state.last_refusals.iter().rfind(|at| is_out_of_memory(&at.refused));
+        let refused = refusal.is_some_and(|at| at.time_ns >= last);
         let last = last.saturating_sub(from_ns);
         let mut settled_ns = end_ns;
         if !running {
@@ -226,7 +230,7 @@ impl<'a> Judge<'a> {
         };
         let headrooms = observer.places.keys().map(|at| (*at, headroom_of(at))).collect();
         let in_order = state.ended_ns.is_some() && !running;
-        Judge { observer, axes, headrooms, live: BTreeMap::new(), in_order, from_ns }
+        Judge { observer, axes, headrooms, live: BTreeMap::new(), in_order, refused, from_ns }
     }
 
     /// A stack by itself first. Blocks stand for the memory that they lie in.
@@ -291,7 +295,8 @@ impl<'a> Judge<'a> {
                 let growth = history.growth(axes, Left::AtMost(u64::MAX)).map_err(|_| still)?;
                 let gone = history.settled().saturating_sub(bytes);
                 let freed = gone as f64 >= FREED * growth.risen as f64;
-                freed.then_some((growth, Verdict::FreedAtEnd)).ok_or(still)
+                let verdict = [Verdict::FreedAtEnd, Verdict::Growing][usize::from(self.refused)];
+                freed.then_some((growth, verdict)).ok_or(still)
             }
         }
     }
@@ -319,9 +324,11 @@ impl<'a> Judge<'a> {
 
     fn leak(&self, case: &Case, verdict: Verdict, because: LeakReason, confidence: f64) -> Leak {
         let sums = &case.sums;
-        let (bytes, count, variance) = match verdict {
-            Verdict::FreedAtEnd => (case.held.bytes, case.held.count, case.held.variance),
-            _ => (sums.bytes, sums.count, sums.variance),
+        // With those that it freed as it ended.
+        let all = verdict == Verdict::FreedAtEnd || verdict == Verdict::Growing && self.refused;
+        let (bytes, count, variance) = match all {
+            true => (case.held.bytes, case.held.count, case.held.variance),
+            false => (sums.bytes, sums.count, sums.variance),
         };
         let (level, device) = case.at;
         Leak {

@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 
 use vramtrace_format::physical::{KIB, MIB};
+use vramtrace_format::{Event, Refused, RefusedBy, StackId};
 
 use super::{LEAK, MS, SECOND, Scenario, Verdict, each_step, growing, leaking, short_loop, steps};
+use crate::replay::OUT_OF_MEMORY;
 
 pub(super) const LEAKING: &[Scenario] = &[
     growing("linear leak", |p| {
@@ -119,6 +121,23 @@ pub(super) const LEAKING: &[Scenario] = &[
     leaking("a list that is dropped at the end", Verdict::FreedAtEnd, |p| {
         let mut kept = Vec::new();
         each_step(p, |p, _, _| kept.push(p.alloc(LEAK, MIB)));
+        kept.into_iter().for_each(|key| p.free(key));
+    }),
+    growing("a list that is dropped after a refusal", |p| {
+        let mut kept = Vec::new();
+        each_step(p, |p, _, _| kept.push(p.alloc(LEAK, MIB)));
+        let refused = Refused {
+            site: p.site,
+            stack: StackId(LEAK),
+            size: MIB,
+            result: OUT_OF_MEMORY,
+            by: RefusedBy::Driver,
+            counted: 0,
+            limit: 0,
+            driver_free: 0,
+            cache: None,
+        };
+        p.event(Event::Refused(refused));
         kept.into_iter().for_each(|key| p.free(key));
     }),
     leaking("all is freed at the end but one", Verdict::NeverFreed, |p| {
