@@ -167,6 +167,7 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
             "a larger torch.cuda.set_per_process_memory_fraction".into()
         }
         AdvisedChange::Card => format!("{} of the card for this process", size(bytes)),
+        AdvisedChange::LargerCard => format!("a card with {} for this process", size(bytes)),
         AdvisedChange::EmptyCache => {
             format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(bytes))
         }

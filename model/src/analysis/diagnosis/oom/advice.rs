@@ -19,8 +19,10 @@ pub enum AdvisedChange {
     Cap,
     /// A larger torch.cuda.set_per_process_memory_fraction.
     MemoryFraction,
-    /// The lowest sufficient capacity of the card, or of this process's part of it.
+    /// The lowest sufficient part of this card.
     Card,
+    /// The lowest sufficient capacity of a card: more than this one has.
+    LargerCard,
     /// Empty segments of PyTorch's cache: torch.cuda.empty_cache() frees them for other libraries.
     EmptyCache,
     /// The largest request that would have been served.
@@ -93,6 +95,9 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
         Some(bytes) if bytes > LARGEST_DEVICE => {}
         // The limit was another than the card, and is not known.
         Some(_) if one.imported && !one.is_imported_from_full_card() => {}
+        Some(bytes) if one.card_bytes.is_some_and(|card| bytes > card) => {
+            add(AdvisedChange::LargerCard, Some(bytes));
+        }
         Some(bytes) if one.is_capped() => add(AdvisedChange::Cap, Some(bytes)),
         Some(bytes) => add(AdvisedChange::Card, Some(bytes)),
         None => {}
