@@ -186,7 +186,7 @@ def training(check):
     device = first_device(shown(check, loop.pid))
     good = device.get("live_bytes", 0) > 0 and device.get("cap_bytes") is None and now["ooms"] == 0
     row("no cap", "-", start, now, judged(check, good))
-    peak = device["peak_bytes"] // MIB + 518
+    peak = device["peak_bytes"] // MIB
     mib = int(peak * 0.75)
     out, _, _ = order(check, "--pid", loop.pid, f"{mib}MiB")
     start, now = now, later(3)

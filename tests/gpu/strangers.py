@@ -43,7 +43,7 @@ def client(check, name, module, extra):
 
 def divided(check, trace):
     """Holders of XGBoost: none but functions of the engine has most of the memory."""
-    holders = check.holders(trace)
+    holders = [one for one in check.holders(trace) if not one.get("driver_memory")]
     total = sum(holder["bytes"] for holder in holders)
     lead = lambda holder: holder["frames"][holder["lead"]] if holder.get("lead") is not None else {"function": "?", "language": "?"}
     print("\n| MiB | count | function |\n|---|---|---|")
