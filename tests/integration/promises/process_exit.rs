@@ -3,11 +3,15 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::{Program, Run, Scratch, Setup, has, report};
 
 use crate::trace_file_damage::{files, process_of, tails};
+
+/// Of programs that fill a disk, on a machine with other work.
+const LONG: Duration = Duration::from_secs(600);
 
 /// Runs `endings HOW` bare and preloaded, compares, and returns the preloaded run.
 #[track_caller]
@@ -96,7 +100,7 @@ fn a_full_disk_stops_recording_not_the_program() {
     }
     let out = format!("{}/", full.display());
     let into_full = |setup: Setup| setup.preload().env("VRAMTRACE_OUT", &out);
-    let ours = Program::c("endings").as_bare(how("churn").arg(150000), into_full);
+    let ours = Program::c("endings").as_bare(how("churn").arg(150000).timeout(LONG), into_full);
     let report = report(&files(&full));
     assert!(Command::new("umount").arg(&full).status().unwrap().success());
     at_most_one_line(&ours.stderr);
@@ -107,7 +111,9 @@ fn a_full_disk_stops_recording_not_the_program() {
 #[test]
 fn a_file_size_limit_does_not_kill() {
     let limit = ["prlimit", "--fsize=2097152"];
-    let run = Program::c("endings").run(how("churn").arg(150000).preload().through(&limit)).ok();
+    let run = Program::c("endings")
+        .run(how("churn").arg(150000).timeout(LONG).preload().through(&limit))
+        .ok();
     assert!(run.stdout.contains("churned"), "{}", run.stdout);
     at_most_one_line(&run.stderr);
     let process = run.only_report();
