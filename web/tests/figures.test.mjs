@@ -5,9 +5,7 @@ import { after, before, test } from "node:test";
 import { json, launch, page, probe, settled, trace, visited } from "./browser.mjs";
 
 let browser;
-before(async () => {
-  browser = await launch();
-});
+before(async () => void (browser = await launch()));
 after(() => browser.close());
 const look = (file, options, visit) => visited(browser, file, options, visit);
 
