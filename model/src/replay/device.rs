@@ -187,15 +187,11 @@ impl DeviceState {
     /// Whether the device was used. A cap alone does not count, nor do handles of memory on another process's card, as NCCL
     /// opens them on all.
     pub fn was_used(&self) -> bool {
-        let own = |(kind, sums): (usize, &KindSums)| {
-            kind != Kind::Imported as usize && sums.allocations > 0
-        };
         self.contexts_seen > 0
             || self.allocations > 0
             || self.peak.bytes > 0
             || self.refused() > 0
             || self.cache.is_used()
-            || self.kinds.iter().enumerate().any(own)
             || self.sample.is_some_and(|at| at.sample.process_bytes > Some(0))
     }
 

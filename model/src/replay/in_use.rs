@@ -121,20 +121,24 @@ impl InUse {
         self.cache.map_or(0, |cache| self.unmanaged().saturating_sub(cache.reserved))
     }
 
+    /// What calls made the driver take for itself.
+    pub fn named_bytes(&self) -> u64 {
+        self.driver_own.iter().copied().fold(0, u64::saturating_add)
+    }
+
     /// `unattributed` by cause. Bytes without a known cause are `unknown`: negative where NVML shows less than the known ones.
     pub fn driver_bytes_by_name(&self) -> BTreeMap<&'static str, i64> {
         let of =
             |cause: DriverCause| i64::try_from(self.driver_own[cause as usize]).unwrap_or(i64::MAX);
         let named = DriverCause::ALL.into_iter().map(|cause| (cause.name(), of(cause)));
-        let sum = named.clone().fold(0, |sum: i64, (_, bytes)| sum.saturating_add(bytes));
+        let sum = i64::try_from(self.named_bytes()).unwrap_or(i64::MAX);
         let unknown = self.unattributed.unwrap_or(0).saturating_sub(sum);
         named.chain([("unknown", unknown)]).collect()
     }
 
     /// What the driver is known to have taken for itself, at most what is unattributed.
     pub fn taken_by_driver(&self) -> u64 {
-        let named = self.driver_own.iter().copied().fold(0, u64::saturating_add);
-        named.min(self.unattributed.unwrap_or(0).max(0) as u64)
+        self.named_bytes().min(self.unattributed.unwrap_or(0).max(0) as u64)
     }
 
     /// The rest of NVML's figure. Negative where NVML shows less than the recorded allocations.

@@ -35,22 +35,16 @@ pub(super) fn parts(of: &InUse) -> Vec<(Cow<'static, str>, i64)> {
 pub(super) fn of_device(process: &Process, device: &DeviceState, top: usize) -> String {
     let title = "from allocations to what nvidia-smi shows";
     let Some(sum) = device.measured() else {
-        let context = match device.context_bytes {
-            0 => String::new(),
-            bytes => format!("context {}; ", size(bytes)),
-        };
-        return format!(
-            "\n{}      {context}NVML was not asked or does not know this process\n",
-            line(4, DIM, title)
-        );
+        let why = "NVML was not asked or does not know this process";
+        return format!("\n{}      {why}\n", line(4, DIM, title));
     };
     let ended = match device.sample.filter(|_| device.contexts == 0 && device.contexts_seen > 0) {
         Some(at) => format!(" (at {}: the contexts ended since)", seconds(at.time_ns)),
         None => String::new(),
     };
     let mut table = Table::new(6, "lrl");
-    for (index, (what, bytes)) in parts(&sum).into_iter().enumerate() {
-        let sign = if bytes < 0 { "-" } else { ["+", ""][usize::from(index == 0)] };
+    for (what, bytes) in parts(&sum) {
+        let sign = if bytes < 0 { "-" } else { "+" };
         table.row([sign.into(), size(bytes.unsigned_abs()), what.into_owned()]);
     }
     let what = "this process in nvidia-smi";

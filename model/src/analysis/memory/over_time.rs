@@ -88,7 +88,7 @@ pub struct OverTime {
     pub allocated: Curve,
     pub reserved: Curve,
     /// [`DeviceState::held_bytes`], for the sum of several processes: without points if it is not wanted.
-    pub held_bytes: Curve,
+    pub bytes: Curve,
     pub held: Option<HeldOverTime>,
 }
 
@@ -140,7 +140,7 @@ impl Observer for OverTimeObserver {
         let of = self.devices.get_or_insert_with(device, || OverTime {
             allocated: Curve::new(CHART),
             reserved: Curve::new(CHART),
-            held_bytes: Curve::new(self.moments),
+            bytes: Curve::new(self.moments),
             held: self.hours.then(HeldOverTime::default),
         });
         let cache = &state.cache;
@@ -149,7 +149,7 @@ impl Observer for OverTimeObserver {
             of.reserved.push(at.time_ns, cache.reserved);
         }
         if self.moments > 0 {
-            of.held_bytes.push(at.time_ns, state.held_bytes());
+            of.bytes.push(at.time_ns, state.held_bytes());
         }
         if let Some(held) = &mut of.held {
             held.change(at.time_ns, state.in_use().headline());

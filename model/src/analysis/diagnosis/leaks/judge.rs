@@ -13,7 +13,7 @@ use super::suppress::Suppressions;
 use super::verdict::{Leak, LeakReason, Leaks, Verdict, headroom};
 use crate::analysis::holdings::segment_stacks;
 use crate::analysis::{Level, StackClassifier};
-use crate::replay::{State, is_out_of_memory};
+use crate::replay::{DeviceState, State, is_out_of_memory};
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
@@ -163,6 +163,7 @@ pub(super) fn judge(
     others.iter().for_each(|one| sorted.innocent(one));
     sorted.free_in_caches(state);
     let length = state.time_ns.saturating_sub(from_ns);
+    let counted = |of: &DeviceState| of.peak.in_use.counted_by_cap();
     Leaks {
         trace: PathBuf::new(),
         running,
@@ -175,11 +176,7 @@ pub(super) fn judge(
         warm_ns: from_ns + (length as f64 * WARM_UP) as u64,
         until_ns: state.time_ns,
         leaks: sorted.leaks(from_ns),
-        peaks: state
-            .devices
-            .iter()
-            .map(|(id, of)| (*id, of.peak.in_use.counted_by_cap()))
-            .collect(),
+        peaks: state.devices.iter().map(|(id, of)| (*id, counted(of))).collect(),
         kept: sorted.kept.into_values().map(|(kept, _)| kept).collect(),
         pooled: sorted.pooled.into_values().collect(),
         driver_is_unknown,
@@ -295,7 +292,7 @@ impl<'a> Judge<'a> {
                 let growth = history.growth(axes, Left::AtMost(u64::MAX)).map_err(|_| still)?;
                 let gone = history.settled().saturating_sub(bytes);
                 let freed = gone as f64 >= FREED * growth.risen as f64;
-                let verdict = [Verdict::FreedAtEnd, Verdict::Growing][usize::from(self.refused)];
+                let verdict = if self.refused { Verdict::Growing } else { Verdict::FreedAtEnd };
                 freed.then_some((growth, verdict)).ok_or(still)
             }
         }

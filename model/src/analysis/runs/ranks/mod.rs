@@ -211,9 +211,7 @@ impl ProcessFigures {
             let over_time = process.over_time.get(&id);
             let of = DeviceFigures {
                 held_gib_hours: over_time.and_then(|of| Some(of.held?.gib_hours())),
-                moments: over_time
-                    .map(|of| of.held_bytes.clone())
-                    .filter(|of| !of.points().is_empty()),
+                moments: over_time.map(|of| of.bytes.clone()).filter(|of| !of.points().is_empty()),
                 ..DeviceFigures::of_state(id, device, &process.definitions)
             };
             (id, of)
@@ -347,15 +345,15 @@ fn in_use_at_peak(of: &DeviceSummary, device: &DeviceFigures) -> InUse {
     let managed = device.peak_by_kind[Kind::Managed as usize];
     let mut in_use = InUse { managed, ..device.in_use_at_peak };
     for holder in of.holders.iter().filter(|of| of.moment == SummaryMoment::Peak) {
-        match holder.cause {
-            Some(DriverCause::Context) => in_use.contexts += holder.bytes,
-            Some(cause) => in_use.driver_own[cause as usize] += holder.bytes,
-            None => {}
-        }
+        let sum = match holder.cause {
+            Some(DriverCause::Context) => &mut in_use.contexts,
+            Some(cause) => &mut in_use.driver_own[cause as usize],
+            None => continue,
+        };
+        *sum = sum.saturating_add(holder.bytes);
     }
-    let own = in_use.driver_own.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-    in_use.unattributed = (in_use.contexts > 0).then(|| own.min(i64::MAX as u64) as i64);
-    in_use
+    let own = i64::try_from(in_use.named_bytes()).unwrap_or(i64::MAX);
+    InUse { unattributed: (in_use.contexts > 0).then_some(own), ..in_use }
 }
 
 fn taken_by_driver(of: &DeviceSummary, moment: SummaryMoment) -> u64 {

@@ -269,6 +269,7 @@ fn times(part: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{replay::InUse, trace::DeviceInfo};
 
     const GIB: u64 = 1 << 30;
 
@@ -329,6 +330,23 @@ mod tests {
     }
 
     #[test]
+    fn a_context_on_the_card_of_another_is_a_guest() {
+        let mut ranks = [sound(9), sound(2), sound(9)];
+        for (rank, contexts) in [0, 1, 1].into_iter().enumerate() {
+            let card =
+                DeviceInfo { uuid: [7; 16], name: String::new(), total_bytes: 0, mig: false };
+            ranks[rank].devices.extend(sound(3).devices.into_values().map(|of| {
+                let in_use_at_peak = InUse { contexts, ..InUse::default() };
+                (DeviceId(1), DeviceFigures { info: Some(card.clone()), in_use_at_peak, ..of })
+            }));
+        }
+        assert_eq!(
+            guests(&ranks),
+            Some(Guests { host: (1, DeviceId(1)), guests: vec![2], bytes: 1 })
+        );
+    }
+
+    #[test]
     fn what_most_do_not_is_odd() {
         let all = || sound(0);
         let cut = ProcessFigures { ended_in_order: false, ..all() };
@@ -337,14 +355,7 @@ mod tests {
         let idle = ProcessFigures::default();
         let found = outliers(&[all(), cut, refused, all(), all(), idle]);
         let found: Vec<Option<&str>> = found.iter().map(Option::as_deref).collect();
-        let expected = [
-            None,
-            Some("did not end in order"),
-            Some("the only refusals, recording stopped"),
-            None,
-            None,
-            None,
-        ];
-        assert_eq!(found, expected);
+        let of_refused = Some("the only refusals, recording stopped");
+        assert_eq!(found, [None, Some("did not end in order"), of_refused, None, None, None]);
     }
 }

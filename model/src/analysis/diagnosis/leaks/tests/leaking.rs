@@ -126,18 +126,11 @@ pub(super) const LEAKING: &[Scenario] = &[
     growing("a list that is dropped after a refusal", |p| {
         let mut kept = Vec::new();
         each_step(p, |p, _, _| kept.push(p.alloc(LEAK, MIB)));
-        let refused = Refused {
-            site: p.site,
-            stack: StackId(LEAK),
-            size: MIB,
-            result: OUT_OF_MEMORY,
-            by: RefusedBy::Driver,
-            counted: 0,
-            limit: 0,
-            driver_free: 0,
-            cache: None,
-        };
-        p.event(Event::Refused(refused));
+        let (site, stack, size) = (p.site, StackId(LEAK), MIB);
+        let (result, by, cache) = (OUT_OF_MEMORY, RefusedBy::Driver, None);
+        let (counted, limit, driver_free) = (0, 0, 0);
+        let at = Refused { site, stack, size, result, by, counted, limit, driver_free, cache };
+        p.event(Event::Refused(at));
         kept.into_iter().for_each(|key| p.free(key));
     }),
     leaking("all is freed at the end but one", Verdict::NeverFreed, |p| {
