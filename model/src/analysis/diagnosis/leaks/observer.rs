@@ -171,8 +171,8 @@ impl GrowthObserver {
         let time = self.since(at.time_ns);
         let place = self.places.entry((level, live.device)).or_default();
         let activity = place.events;
-        let share = live.share();
         let piece = physical::share(live.kind, live.size);
+        let share = live.weigh(piece);
         let track =
             self.tracks.entry((level, live.device, live.stack)).or_insert_with(|| StackHistory {
                 sums: StackSums {
@@ -230,14 +230,14 @@ impl GrowthObserver {
         if track.held.0 != self.allocations {
             track.held = (self.allocations, track.live());
         }
-        track.shrink(time, place.events, live.share());
+        let piece = physical::share(live.kind, live.size);
+        track.shrink(time, place.events, live.weigh(piece));
         place.events += 1;
         place.frees += 1;
         track.sums.frees += 1;
         self.events += 1;
         track.seen_events = self.events;
         self.last_frees.get_or_insert(LastFrees::new(at.time_ns)).add(at.time_ns);
-        let piece = physical::share(live.kind, live.size);
         track.sums.variance = (track.sums.variance - live.variance(piece)).max(0.0);
     }
 
