@@ -44,10 +44,10 @@ def held_at_end(check, trace, file):
     return sum(one["bytes"] for one in at_line) / MIB
 
 
-def recorder_share(check, trace):
-    """The time that the recorder took in calls, as a part of the program's."""
+def recorder_share(check, trace, threads):
+    """The time that the recorder took in the calls of all threads, as a part of the time of these."""
     process = check.report(trace)[0]
-    return (process["recorder"].get("in_calls_s") or 0) / process["duration_s"]
+    return (process["recorder"].get("in_calls_s") or 0) / (process["duration_s"] * threads)
 
 
 def of_threads(program, printed, lines, of_driver):
@@ -111,7 +111,7 @@ def section(check):
         if what == "kept" and driver:
             rate, far = of_rate(driver[0], ended.stdout, of_driver)
             said, wrong = f"{said} ({rate})", wrong + far
-        recorder = recorder_share(check, trace)
+        recorder = recorder_share(check, trace, 2 if what == "threads" else 1)
         if recorder > MOST_OF_TIME:
             wrong.append(f"the recorder took {recorder:.2%} of the time")
         if wrong:
