@@ -29,6 +29,8 @@ def _check():
 
 def _libraries():
     os.environ.setdefault("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+    # Nothing is compiled that would be stripped.
+    os.environ.setdefault("CARGO_PROFILE_RELEASE_DEBUG", "false")
     command = ["cargo", "build", "--release", "--package", "vramtrace-shim", "--package", "vramtrace-sim"]
     if subprocess.call(command):
         _fail("`%s` failed; its message is above. It needs Rust %s or later" % (" ".join(command), RUST))
