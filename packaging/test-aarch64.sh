@@ -2,9 +2,6 @@
 # Tests the recorder on aarch64 under qemu-user, with the simulated driver: builds the libraries and the
 # command, records a program that uses all API families, and compares stacks. Takes minutes.
 #
-#   packaging/test-aarch64.sh            # all
-#   packaging/test-aarch64.sh --short    # without the native frames of C++, which are slow, nor top, metrics and Parquet: as in CI
-#
 # Needs Rust with rustup, and on Debian the packages gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu,
 # libc6-dev-arm64-cross and qemu-user. docs/PACKAGING.md says what an emulator cannot show.
 # VRAMTRACE_AARCH64_PYTHON names an aarch64 root directory with Python 3: the frames of that Python are
@@ -13,12 +10,7 @@
 #   for package in ROOT/var/cache/apt/archives/*.deb; do dpkg-deb -x $package ROOT; done
 set -eu
 cd "$(dirname "$0")/.."
-short= features=()
-case ${1-} in
-    "") ;;
-    --short) short=1 features=(--no-default-features) ;;
-    *) echo "test-aarch64: unknown argument '$1': the only option is --short" >&2; exit 2 ;;
-esac
+[ $# = 0 ] || { echo "test-aarch64: unknown argument '$1': it takes none" >&2; exit 2; }
 # The recorder prints a line for unknown VRAMTRACE_* variables.
 python_root=${VRAMTRACE_AARCH64_PYTHON:-}
 unset VRAMTRACE_AARCH64_PYTHON
@@ -36,8 +28,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L $root"
 
 echo "== build"
-cargo build --quiet --target "$target" --package vramtrace-shim --package vramtrace-sim --package vramtrace \
-    "${features[@]}"
+cargo build --quiet --target "$target" --package vramtrace-shim --package vramtrace-sim --package vramtrace
 built=target/$target/debug
 cargo build --quiet --workspace --lib --bins --examples # with the features that tests have
 
@@ -62,11 +53,9 @@ target/debug/vramtrace verify "$work/out"
 target/debug/vramtrace report "$work/out" >"$work/report"
 grep -q "array in families" "$work/report"
 
-if [ -z "$short" ]; then
-    echo "== native frames of C++, as backtrace() shows them"
-    # One test at a time: the emulator needs 5 GB for the address space that the simulated driver reserves.
-    VRAMTRACE_TEST_TARGET=$target cargo test --quiet --test frames native_frames::cpp -- --test-threads 1
-fi
+echo "== native frames of C++, as backtrace() shows them"
+# One test at a time: the emulator needs 5 GB for the address space that the simulated driver reserves.
+VRAMTRACE_TEST_TARGET=$target cargo test --quiet --test frames native_frames::cpp -- --test-threads 1
 if [ -z "$python_root" ]; then
     echo "SKIP frames of Python: VRAMTRACE_AARCH64_PYTHON is not set"
 else

@@ -2,10 +2,9 @@
 # Checks memory safety and concurrency: model checking with loom, unit tests under Miri, and unit tests of the
 # reader, the format and the shim under AddressSanitizer and ThreadSanitizer.
 #
-#   scripts/sanitize.sh [short | all | loom | miri | address | thread]...      default: all
+#   scripts/sanitize.sh [all | loom | miri | address | thread]...      default: all
 #
-# short: loom, and the parts of Miri that take seconds. Miri and the sanitizers need the nightly toolchain
-# with the components miri and rust-src; without it they print SKIP. With VRAMTRACE_TEST_NO_SKIP=1, as in CI,
+# Miri and the sanitizers need the nightly toolchain with the components miri and rust-src; without it they print SKIP. With VRAMTRACE_TEST_NO_SKIP=1, as in CI,
 # the toolchain is installed, and a failure to install it is an error. Exit status: 0 nothing found, 1 a check
 # failed, 2 wrong usage.
 set -euo pipefail
@@ -40,8 +39,6 @@ loom() {
 
 # The tests of the shim that need no assembly, loader, fork or files, which Miri does not support.
 MIRI_SHIM="capture::native::rules model::ledger::entry model::ledger::totals model::ledger::summary runtime::hash_table runtime::heap runtime::lock"
-# The concurrent tests of the format. The rest has no unsafe code, and takes minutes.
-MIRI_FORMAT_SHORT="pages::group::tests::threads"
 
 miri() { # miri PACKAGE FILTER...
     has_nightly miri miri || return 0
@@ -82,12 +79,11 @@ sanitizer() { # sanitizer NAME
 [ $# -gt 0 ] || set -- all
 for part in "$@"; do
     case $part in
-        short) loom; miri vramtrace-shim $MIRI_SHIM; miri vramtrace-format $MIRI_FORMAT_SHORT ;;
         all) loom; miri vramtrace-shim $MIRI_SHIM; miri vramtrace-format; sanitizer address; sanitizer thread ;;
         loom) loom ;;
         miri) miri vramtrace-shim $MIRI_SHIM; miri vramtrace-format ;;
         address | thread) sanitizer "$part" ;;
-        *) echo "sanitize: unknown part '$part': must be short, all, loom, miri, address or thread" >&2; exit 2 ;;
+        *) echo "sanitize: unknown part '$part': must be all, loom, miri, address or thread" >&2; exit 2 ;;
     esac
 done
 say "nothing found"

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# The checks that take longer than scripts/test.sh: lints, the release build, model checking and Miri, aarch64 under an
-# emulator, the book, Python clients, DuckDB, fuzzing. CI runs them after scripts/test.sh. On Debian and Ubuntu it installs
-# what is missing (as root or by sudo).
+# The checks of a change that scripts/test.sh leaves out: lints, the release build, model checking, aarch64, the book,
+# Python clients, DuckDB. CI runs them after scripts/test.sh, and once a week sanitizers, Miri, fuzzing and aarch64 under an
+# emulator (.github/workflows/weekly.yml). On Debian and Ubuntu it installs what is missing (as root or by sudo).
 #
 #   scripts/test-more.sh
 #   scripts/test-more.sh build   builds what the checks need, and runs none of them
 #
-#   VRAMTRACE_TEST_FULL=1        10 minutes of fuzzing
 #   VRAMTRACE_TEST_NO_SKIP=1     what is skipped because a tool is missing fails, as in CI
 set -eu
 case ${1-} in
@@ -36,8 +35,7 @@ need python3 python3-venv
 if [ "${1-}" = build ]; then
     cargo build --quiet --release -p vramtrace-shim -p vramtrace-sim
     scripts/instructions.sh --build
-    cargo fuzz --version >/dev/null 2>&1 || cargo install --quiet --locked cargo-fuzz
-    scripts/fuzz.sh build
+    (cd models && cargo test --quiet --release --no-run)
     # Last: it waits for the lock of the build of the tests, which is theirs first.
     lints
     exit
@@ -49,17 +47,14 @@ lints
 say "the shipped library has no test hooks"
 packaging/check-release.sh
 
-scripts/sanitize.sh short
+scripts/sanitize.sh loom
 
-say "aarch64, under an emulator"
-for package in gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; do
-    dpkg -s "$package" >/dev/null 2>&1 || install "$package" || true
-done
-if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null &&
-    command -v rustup >/dev/null && rustup target add aarch64-unknown-linux-gnu 2>/dev/null; then
-    packaging/test-aarch64.sh --short
+say "the libraries compile for aarch64"
+target=aarch64-unknown-linux-gnu
+if command -v rustup >/dev/null && rustup target add $target 2>/dev/null; then
+    cargo check --quiet --target $target -p vramtrace-shim -p vramtrace-sim
 else
-    skip "aarch64: no qemu-aarch64, aarch64-linux-gnu-g++ or Rust library for it"
+    skip "aarch64: no rustup, or no Rust library for it"
 fi
 
 say "instructions of the path of an event, against their bounds"
@@ -74,11 +69,5 @@ tests/systems/test-clients.sh
 
 say "Parquet tables, asked by DuckDB"
 tests/systems/test-duckdb.sh
-
-say "fuzzing the reader"
-if ! cargo fuzz --version >/dev/null 2>&1; then
-    cargo install --quiet --locked cargo-fuzz || echo "cargo-fuzz could not be installed"
-fi
-if [ -n "${VRAMTRACE_TEST_FULL:-}" ]; then scripts/fuzz.sh 600; else scripts/fuzz.sh 20; fi
 
 all_passed
