@@ -70,17 +70,13 @@ pub fn warn_versions<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
 
 /// Prints one line if records of a newer format version were skipped.
 fn warn_unknown_records(traces: &[&Trace]) {
-    let unknown = |trace: &Trace| {
+    let unknown = |trace: &&Trace| {
         let found = trace.damage();
         found.unknown.saturating_add(found.unknown_definitions)
     };
-    let with: Vec<(&Trace, u64)> = traces
-        .iter()
-        .map(|trace| (*trace, unknown(trace)))
-        .filter(|(_, unknown)| *unknown > 0)
-        .collect();
-    let Some((first, _)) = with.first() else { return };
-    let records = several(with.iter().map(|(_, unknown)| unknown).sum(), "record");
+    let with: Vec<&Trace> = traces.iter().copied().filter(|trace| unknown(trace) > 0).collect();
+    let Some(first) = with.first() else { return };
+    let records = several(with.iter().map(unknown).sum(), "record");
     let others = others(with.len());
     message(format_args!(
         "{}{others}: {records} of kinds that this version does not know were skipped: written by \

@@ -125,9 +125,6 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
         ErrorKind::AlreadyExists => " (--force replaces it)",
         _ => "",
     };
-    let shown = match path.to_str() {
-        Some("-") => "stdout".into(),
-        _ => path.display().to_string(),
-    };
+    let shown = if path.as_os_str() == "-" { Path::new("stdout") } else { path }.display();
     Failure::new(format!("{shown}: {error}{hint}"))
 }

@@ -84,12 +84,10 @@ impl Mapped {
             open.object == object && open.segment == 0 && open.asleep.is_none()
         };
         self.mappings.values_mut().filter(of_object).for_each(|open| open.segment = now);
-        let parts = self.parts.iter_mut().map(|(key, _, open)| (key, open));
-        for (_, open) in parts.filter(|(key, _)| key.number == object) {
-            if open.segment == 0 {
-                open.segment = now;
-            }
-        }
+        let is_it = |(key, _, open): &&mut (Key, u64, OpenRecord)| {
+            key.number == object && open.segment == 0
+        };
+        self.parts.iter_mut().filter(is_it).for_each(|(_, _, open)| open.segment = now);
     }
 
     /// Takes all mappings, and forgets the paused blocks.

@@ -139,9 +139,7 @@ impl FragFacts {
         let classifier = StackClassifier::new(&frag.symbols, header);
         let fact = |pin: &Pin| PinFacts {
             pin: *pin,
-            library: classifier
-                .library_name(&classifier.key_frames_of_block(pin.stack))
-                .map(str::to_string),
+            library: classifier.library_at(pin.stack, Level::Tensor),
             stack: classifier.named(pin.stack),
         };
         FragFacts { holders: frag.pins.iter().take(PINS).map(fact).collect(), frag }

@@ -357,7 +357,7 @@ fn refusal_facts(process: &Process, at: &RefusalAt) -> RefusalFacts {
     }
 }
 
-fn seconds(ns: u64) -> f64 {
+pub(super) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
+use super::process::seconds;
 use crate::analysis::oom::{Oom, OomAnswer, PostMortem};
 use crate::analysis::{Level, Process};
 use crate::replay::DeviceState;
@@ -62,7 +63,6 @@ pub(super) fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Op
     let counts = SegmentCounts::of(process, id);
     let of_cache = |fatal: &&PostMortem| fatal.oom.device == id && fatal.oom.level == Level::Tensor;
     let fatal = process.fatal().iter().find(of_cache);
-    let s = |ns: u64| ns as f64 / 1e9;
     Some(TorchFacts {
         allocated_bytes: cache.allocated,
         reserved_bytes: cache.reserved,
@@ -70,9 +70,9 @@ pub(super) fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Op
         resident_bytes: cache.resident(),
         reserved_paused_bytes: cache.reserved_paused,
         peak_allocated_bytes: cache.peak_allocated.bytes,
-        peak_allocated_at_s: s(cache.peak_allocated.time_ns),
+        peak_allocated_at_s: seconds(cache.peak_allocated.time_ns),
         peak_reserved_bytes: cache.peak_reserved.bytes,
-        peak_reserved_at_s: s(cache.peak_reserved.time_ns),
+        peak_reserved_at_s: seconds(cache.peak_reserved.time_ns),
         fragmentation: cache.fragmentation(),
         free_in_segments_bytes: cache.free(),
         largest_free_block_bytes: counts.largest_hole.unwrap_or(0),

@@ -255,12 +255,9 @@ fn no_leak(found: &Leaks, full: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for kept in &found.kept {
         let caller = called_from(&kept.largest, full).map(|caller| format!(", {caller}"));
-        let largest = match kept.largest.why_no_frames() {
-            None => {
-                format!("; the most by {}{}", lead(&kept.largest, full), caller.unwrap_or_default())
-            }
-            Some(_) => String::new(),
-        };
+        let most = lead(&kept.largest, full) + &caller.unwrap_or_default();
+        let why = kept.largest.why_no_frames();
+        let largest = why.map_or(format!("; the most by {most}"), |_| String::new());
         let (why, stacks) = (kept_words(kept.why), several(kept.stacks, "stack"));
         lines.push(of_bytes(kept.bytes, format!("{why} ({stacks}{largest})")));
     }

@@ -38,10 +38,8 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, top: usize) -> 
         let why = "NVML was not asked or does not know this process";
         return format!("\n{}      {why}\n", line(4, DIM, title));
     };
-    let ended = match device.sample.filter(|_| device.contexts == 0 && device.contexts_seen > 0) {
-        Some(at) => format!(" (at {}: the contexts ended since)", seconds(at.time_ns)),
-        None => String::new(),
-    };
+    let ended = device.sample.filter(|_| device.contexts == 0 && device.contexts_seen > 0);
+    let ended = ended.map(|at| format!(" (at {}: the contexts ended since)", seconds(at.time_ns)));
     let mut table = Table::new(6, "lrl");
     for (what, bytes) in parts(&sum) {
         let sign = if bytes < 0 { "-" } else { "+" };
@@ -49,7 +47,7 @@ pub(super) fn of_device(process: &Process, device: &DeviceState, top: usize) -> 
     }
     let what = "this process in nvidia-smi";
     table.row([paint(BOLD, "="), paint(BOLD, &size(sum.headline())), what.into()]);
-    let title = line(4, DIM, &format!("{title}{ended}"));
+    let title = line(4, DIM, &format!("{title}{}", ended.unwrap_or_default()));
     format!("\n{title}{}{}", table.render(), takers(process, device, top))
 }
 

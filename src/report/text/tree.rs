@@ -78,11 +78,8 @@ mod tests {
     use crate::analysis::Holding;
 
     fn node(name: &str, bytes: u64, children: Vec<Node>) -> Node {
-        Node {
-            name: name.into(),
-            held: Holding { bytes, count: 1, ..Holding::default() },
-            children,
-        }
+        let held = Holding { bytes, count: 1, ..Holding::default() };
+        Node { name: name.into(), held, children }
     }
 
     #[test]

@@ -53,12 +53,9 @@ fn no_help(no_fit: &NoFit) -> String {
     match no_fit {
         NoFit::NoCapacity => "No setting helps: the request is larger than any device.".to_string(),
         NoFit::Below { capacity, least } => {
-            let least = match least {
-                Some((bytes, name)) => {
-                    format!("; the least that would do is {}, with {}", size(*bytes), clean(name))
-                }
-                None => String::new(),
-            };
+            let least = least.as_ref().map_or(String::new(), |(bytes, name)| {
+                format!("; the least that would do is {}, with {}", size(*bytes), clean(name))
+            });
             format!("No setting helps: none of these fits {}{least}.", within(capacity))
         }
     }

@@ -76,10 +76,9 @@ fn each_device_has_its_own_peak() {
     }
     t.free(2 * SECOND, Space::Device, (1 << 40) + 1);
     t.event(5 * SECOND, Event::Ended);
-    Scratch::with(&t).prints(
-        "holders/devices",
-        &["holders t.vtrace", "holders t.vtrace --at end", "holders t.vtrace --json | at"],
-    );
+    let commands =
+        ["holders t.vtrace", "holders t.vtrace --at end", "holders t.vtrace --json | at"];
+    Scratch::with(&t).prints("holders/devices", &commands);
 }
 
 #[test]

@@ -85,11 +85,7 @@ fn hostile_and_wrong_files_end_in_a_clear_error() {
         ("huge8", huge8, "ends in the middle"),
         ("deep", deep, "no memory snapshot"),
         ("other", b"\x80\x04]\x94.".to_vec(), "neither segments nor device_traces"),
-        (
-            "text",
-            b"PNG".to_vec(),
-            "text of no known form, which is not read: give a vramtrace trace",
-        ),
+        ("text", b"PNG".to_vec(), "text of no known form, which is not read: give a"),
         ("gzip", b"\x1f\x8b\x08\0\0\0\0\0".to_vec(), "not whole gzip"),
     ] {
         scratch.write(name, bytes);

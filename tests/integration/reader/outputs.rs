@@ -7,10 +7,6 @@ use std::process::Command;
 use testkit::trace_builder::training;
 use testkit::{Scratch, bin_dir, fifo};
 
-fn written() -> Scratch {
-    Scratch::with(&training())
-}
-
 fn snapshot() -> String {
     format!("{}/tests/data/torch_snapshot_2.11.pickle.gz", env!("CARGO_MANIFEST_DIR"))
 }
@@ -30,7 +26,7 @@ fn writers() -> [String; 7] {
 
 #[test]
 fn a_fifo_is_written_and_stays_a_fifo_with_and_without_force() {
-    let scratch = written();
+    let scratch = Scratch::with(&training());
     for line in writers() {
         scratch.bytes(&format!("{line} -o file --force"));
         let file = std::fs::read(scratch.0.join("file")).unwrap();
@@ -53,7 +49,7 @@ fn a_fifo_is_written_and_stays_a_fifo_with_and_without_force() {
 /// Through a link, so that a failure of this test breaks no machine.
 #[test]
 fn a_device_stays_a_device() {
-    let scratch = written();
+    let scratch = Scratch::with(&training());
     let link = scratch.0.join("null");
     symlink("/dev/null", &link).unwrap();
     for line in writers() {
@@ -66,7 +62,7 @@ fn a_device_stays_a_device() {
 
 #[test]
 fn stdout_has_several_names_and_the_shell_gives_others() {
-    let scratch = written();
+    let scratch = Scratch::with(&training());
     for line in writers() {
         let expected = scratch.bytes(&format!("{line} -o -"));
         assert!(!expected.is_empty(), "{line}");
@@ -90,7 +86,7 @@ fn stdout_has_several_names_and_the_shell_gives_others() {
 
 #[test]
 fn a_link_stays_a_link_and_its_file_is_replaced_only_by_force() {
-    let scratch = written();
+    let scratch = Scratch::with(&training());
     scratch.write("old", "keep me");
     symlink("old", scratch.0.join("link")).unwrap();
     let line = "export t.vtrace --format csv -o link";
@@ -104,7 +100,7 @@ fn a_link_stays_a_link_and_its_file_is_replaced_only_by_force() {
 /// Also where the input was chosen by the command, and where a directory holds it.
 #[test]
 fn what_is_read_is_never_written_over() {
-    let scratch = written();
+    let scratch = Scratch::with(&training());
     std::fs::copy(snapshot(), scratch.0.join("s.pickle")).unwrap();
     let read = || ["t.vtrace", "s.pickle"].map(|name| std::fs::read(scratch.0.join(name)).unwrap());
     let before = read();

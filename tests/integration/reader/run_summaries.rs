@@ -8,10 +8,6 @@ use vramtrace_reader::analysis::ranks::{self, FiguresSource, ProcessFigures};
 use vramtrace_reader::report::text;
 use vramtrace_reader::trace::{Trace, open};
 
-fn plain(text: &str) -> String {
-    anstream::adapter::strip_str(text).to_string()
-}
-
 /// Both overviews of these traces. How many of them summed themselves up.
 #[track_caller]
 fn both_ways(traces: &[std::path::PathBuf]) -> usize {
@@ -30,7 +26,7 @@ fn both_ways(traces: &[std::path::PathBuf]) -> usize {
             assert_eq!(device.holders, other.holders, "{}", summed.trace.display());
         }
     }
-    let shown = |ranks: &[ProcessFigures]| plain(&text::overview(ranks, None, "", 50));
+    let shown = |ranks: &[ProcessFigures]| text::overview(ranks, None, "", 50);
     assert_eq!(shown(&summed), shown(&replayed));
     summed.iter().filter(|rank| rank.source == FiguresSource::Summary).count()
 }
@@ -51,8 +47,7 @@ fn programs_of_every_kind_say_the_same_both_ways() {
     }
     let library = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
     for mode in [&["blocks"][..], &["churn", "200"]] {
-        let arguments = [&[library.to_str().unwrap()], mode].concat();
-        run(&Program::c("torch"), &arguments);
+        run(&Program::c("torch"), &[&[library.to_str().unwrap()], mode].concat());
     }
     assert!(traces.len() >= 4, "{traces:?}");
     let summed = both_ways(&traces);

@@ -282,13 +282,9 @@ impl<'d, W: Write> Recorder<'d, W> {
 
     /// Adds a mark at the last ordinal.
     fn mark(&mut self, what: &'static str, device: u8, bytes: u64, by: Option<&'static str>) {
-        match self.found.marks.len() < MAX_MARKS {
-            true => {
-                let ordinal = self.ordinal;
-                self.found.marks.push(PageMark { ordinal, what, device, bytes, by });
-            }
-            false => self.found.more_marks = true,
-        }
+        self.found.marks.push(PageMark { ordinal: self.ordinal, what, device, bytes, by });
+        self.found.more_marks |= self.found.marks.len() > MAX_MARKS;
+        self.found.marks.truncate(MAX_MARKS);
     }
 
     /// Writes the sums that changed. `coarse`: small changes are left out.

@@ -62,23 +62,17 @@ pub fn read(traces: &[Trace], judged: Judged, most_bytes: u64, ended: RunEnd) ->
     });
     let of_chosen: Vec<&Trace> = chosen.iter().map(|index| &traces[*index]).collect();
     let in_full = parallel::each(&of_chosen, &|_, _| {}, |_, trace, _| in_full(trace, judged));
-    let mut processes: Vec<Option<ProcessRecord>> = traces.iter().map(|_| None).collect();
+    let mut processes: Vec<ProcessRecord> =
+        ranks.iter().map(|rank| records::record(rank, None)).collect();
     for (index, record) in chosen.into_iter().zip(in_full) {
-        processes[index] = Some(record);
+        processes[index] = record;
     }
-    let processes: Vec<ProcessRecord> = processes
-        .into_iter()
-        .zip(&ranks)
-        .enumerate()
-        .map(|(index, (record, rank))| {
-            let mut record = record.unwrap_or_else(|| records::record(rank, None));
-            if let Some(leaks) = judged.leaks.and_then(|leaks| leaks.get(index)) {
-                record.leaks = Some(records::leaks(leaks, judged.least));
-            }
-            (record.run, record.job) = (ended.run.clone(), ended.job.clone());
-            record
-        })
-        .collect();
+    for (index, record) in processes.iter_mut().enumerate() {
+        if let Some(leaks) = judged.leaks.and_then(|leaks| leaks.get(index)) {
+            record.leaks = Some(records::leaks(leaks, judged.least));
+        }
+        (record.run, record.job) = (ended.run.clone(), ended.job.clone());
+    }
     let job = records::of_run(&processes, &ranks, ended);
     RunRecords { processes, job }
 }

@@ -311,10 +311,7 @@ const NAMED: usize = 24;
 
 /// Adds bytes to the sums of others by name.
 fn add(to: &mut BTreeMap<String, u64>, name: &str, bytes: u64) {
-    let sum = match to.get_mut(name) {
-        Some(sum) => sum,
-        None => to.entry(name.to_string()).or_default(),
-    };
+    let sum = to.entry(name.to_string()).or_default();
     *sum = sum.saturating_add(bytes);
 }
 
@@ -326,9 +323,8 @@ pub(super) fn bounded(mut all: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let mut sizes: Vec<u64> = all.values().copied().collect();
     sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let least = sizes[NAMED - 1];
-    let small = |_: &String, bytes: &mut u64| *bytes >= least;
     let before: u64 = all.values().copied().fold(0, u64::saturating_add);
-    all.retain(small);
+    all.retain(|_, bytes| *bytes >= least);
     let kept: u64 = all.values().copied().fold(0, u64::saturating_add);
     add(&mut all, "other", before - kept);
     all
