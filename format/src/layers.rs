@@ -37,29 +37,28 @@ pub struct Places {
     patched_by: Vec<String>,
 }
 
-/// What a Python interpreter runs.
-enum Runs<'a> {
-    Script(&'a str),
-    Module(&'a str),
-}
-
-/// What the interpreter of this command line runs. `None`: no interpreter, a text (`-c`), or its standard input.
-fn runs(command: &[String]) -> Option<Runs<'_>> {
-    let (program, arguments) = command.split_first()?;
-    if !base_name(program).starts_with("python") {
-        return None;
+/// The script or the module that the interpreter of this command line runs. Neither: no interpreter, a text (`-c`), or its
+/// standard input.
+fn runs(command: &[String]) -> [Option<&str>; 2] {
+    let mut arguments = command.iter().map(String::as_str);
+    if !arguments.next().is_some_and(is_python) {
+        return [None; 2];
     }
-    let mut arguments = arguments.iter().map(String::as_str);
     while let Some(argument) = arguments.next() {
         match argument {
-            "-m" => return arguments.next().map(Runs::Module),
-            "-c" | "-" => return None,
+            "-m" => return [None, arguments.next()],
+            "-c" | "-" => return [None; 2],
             "-W" | "-X" | "--check-hash-based-pycs" => drop(arguments.next()),
             option if option.starts_with('-') => {}
-            script => return Some(Runs::Script(script)),
+            script => return [Some(script), None],
         }
     }
-    None
+    [None; 2]
+}
+
+/// Whether a path is of an interpreter of Python.
+fn is_python(path: &str) -> bool {
+    base_name(path).starts_with("python")
 }
 
 /// Commands of [`RUNNERS`], by the begin of their names.
@@ -67,7 +66,7 @@ const LAUNCHERS: [&str; 4] = ["pytest", "py.test", "ipython", "jupyter"];
 
 /// The script of such a command: pip writes it beside the interpreter, without `.py` in its name.
 fn launcher(command: &[String]) -> Option<&str> {
-    let Some(Runs::Script(script)) = runs(command) else { return None };
+    let script = runs(command)[0]?;
     let (directory, name) = script.rsplit_once('/')?;
     let beside = command[0].rsplit_once('/').is_some_and(|(of, _)| of == directory);
     let runs = LAUNCHERS.iter().any(|launcher| name.starts_with(launcher));
@@ -141,6 +140,10 @@ const RUNNERS: &str =
 /// The module that runs a notebook's cells.
 const NOTEBOOK: &str = "ipykernel_launcher";
 
+/// Packages that are known below any directory: they are installed to a directory of their own, or imported from their
+/// source tree.
+const ELSEWHERE: &str = "torch vllm sglang transformers diffusers accelerate deepspeed megatron";
+
 /// Python files of PyTorch with functions that only dispatch calls, and these functions. An empty list: all functions.
 const DISPATCH: [(&str, &[&str]); 9] = [
     ("/torch/nn/modules/module.py", &["_call_impl", "_wrapped_call_impl", "__call__"]),
@@ -162,18 +165,15 @@ impl Places {
     /// From the header of the program's trace.
     pub fn of(header: &Header) -> Places {
         let working = Path::new(&header.working_directory);
-        let runs = runs(&header.command);
+        let [given, module] = runs(&header.command);
         // The launcher of a script (torchrun, accelerate) may be a module or a script itself.
         let script = header.command.iter().skip(1).find(|argument| argument.ends_with(".py"));
-        let script = script.map(String::as_str).or(match runs {
-            Some(Runs::Script(script)) => Some(script),
-            _ => None,
-        });
-        let module = match (script, &runs) {
-            (None, Some(Runs::Module(module))) => Some(*module),
-            _ => None,
-        };
-        let named = script.or(module).unwrap_or(&header.executable);
+        let script = script.map(String::as_str).or(given);
+        let module = module.filter(|_| script.is_none());
+        // A process that replaced its command line by a title: `VLLM::EngineCore`.
+        let title = header.command.first().map(String::as_str);
+        let title = title.filter(|title| is_python(&header.executable) && !is_python(title));
+        let named = script.or(module).or(title).unwrap_or(&header.executable);
         let program = if named == NOTEBOOK { "notebook" } else { base_name(named) }.to_string();
         let launcher = launcher(&header.command);
         let module = module.map(|module| {
@@ -208,7 +208,7 @@ impl Places {
 
     /// The layer of a Python source file.
     pub fn python(&self, file: &str) -> Layer {
-        if let Some(package) = package(file) {
+        if let Some(package) = self.package(file) {
             return match FRAMEWORKS.iter().any(|(name, _)| *name == package) {
                 true => Layer::Framework,
                 false if is_runner(package) => Layer::Plumbing,
@@ -227,24 +227,25 @@ impl Places {
                 _ => Layer::Plumbing,
             };
         }
-        if file.contains("/torchinductor_") {
-            return Layer::Framework;
+        match file {
+            _ if is_generated(file) => Layer::Framework,
+            _ if is_of_python(file) || self.launcher.as_deref() == Some(file) => Layer::Plumbing,
+            _ if self.is_own_file(file) || file.contains("/ipykernel_") => Layer::Own,
+            _ => Layer::Package,
         }
-        if file.contains("/lib/python3")
-            || file.is_empty()
-            || self.launcher.as_deref() == Some(file)
-        {
-            return Layer::Plumbing;
-        }
-        if self.is_own_file(file) || file.contains("/ipykernel_") {
-            return Layer::Own;
-        }
-        // A framework that is imported from its source tree.
-        let mut parts = file.split('/');
-        match parts.any(|part| part == "torch") {
-            true => Layer::Framework,
-            false => Layer::Package,
-        }
+    }
+
+    /// As [`package`], also one that is known [`ELSEWHERE`].
+    fn package<'f>(&self, file: &'f str) -> Option<&'f str> {
+        let is_known = |part: &&str| ELSEWHERE.split(' ').any(|known| known == *part);
+        let other = is_generated(file) || is_of_python(file) || self.is_own_file(file);
+        package(file).or_else(|| file.split('/').find(is_known).filter(|_| !other))
+    }
+
+    /// The package that a Python source file belongs to. `None`: it belongs to none, or to one that runs the program's
+    /// code.
+    pub fn package_of_source<'f>(&self, file: &'f str) -> Option<&'f str> {
+        self.package(file).filter(|package| !is_runner(package))
     }
 
     fn is_own_file(&self, file: &str) -> bool {
@@ -335,10 +336,16 @@ pub fn package_title(package: &str) -> String {
     known.map_or(package, |(_, title)| title).to_string()
 }
 
-/// The installed package that a Python source file belongs to. `None`: it belongs to none, or to one that runs the
-/// program's code.
-pub fn package_of_source(file: &str) -> Option<&str> {
-    package(file).filter(|package| !is_runner(package))
+/// Whether a Python file is of the standard library, or none.
+fn is_of_python(file: &str) -> bool {
+    file.contains("/lib/python3") || file.is_empty()
+}
+
+/// Whether PyTorch's compiler wrote a Python file: `ab/cabx4...py`, in a directory of any cache.
+fn is_generated(file: &str) -> bool {
+    let mut parts = file.rsplit('/');
+    let (name, directory) = (parts.next().unwrap_or_default(), parts.next());
+    name.len() > 40 && name.get(1..3) == directory || file.contains("/torchinductor_")
 }
 
 /// Whether a Python function of PyTorch only dispatches calls. `function`: its qualified name.

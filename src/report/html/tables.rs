@@ -6,7 +6,7 @@ use serde::Serialize;
 use vramtrace_format::{DriverCause, Header, Kind};
 
 use super::recorded::{OwnerKind, RecordOwner};
-use crate::analysis::{Layer, Level, Places, StackClassifier, autograd, is_dispatch};
+use crate::analysis::{Layer, Level, Places, StackClassifier, autograd, is_dispatch, wraps};
 use crate::symbols::{Frame, Symbols};
 
 /// All tables of a process.
@@ -51,10 +51,6 @@ fn index(all: &mut Distinct<String>, text: &str) -> u32 {
     let known = all.get_index_of(text);
     known.unwrap_or_else(|| all.insert_full(text.to_string()).0) as u32
 }
-
-/// Names of functions that only call the function that they wrap, in all packages.
-const WRAPPERS: [&str; 7] =
-    ["wrapper", "wrapped", "inner", "wrapped_fn", "decorate_context", "_fn", "wrapper_fn"];
 
 /// Builds the tables for these owners.
 pub(super) fn tables(owners: &Distinct<RecordOwner>, symbols: &Symbols, header: &Header) -> Tables {
@@ -131,11 +127,10 @@ impl From<Shown> for u8 {
 
 fn shown(places: &Places, frame: &Frame) -> Shown {
     let layer = places.layer(frame);
-    let name = frame.function.rsplit('.').next().unwrap_or_default();
-    let wraps = layer == Layer::Package && WRAPPERS.contains(&name);
+    let hands_on = is_dispatch(frame) || wraps(frame, layer);
     match layer {
         Layer::Own => Shown::Own,
-        layer if layer <= Layer::Framework || is_dispatch(frame) || wraps => Shown::OnDemand,
+        layer if layer <= Layer::Framework || hands_on => Shown::OnDemand,
         _ => Shown::Always,
     }
 }

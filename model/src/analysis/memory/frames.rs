@@ -7,7 +7,6 @@
 //! ([`Symbols::is_wrapper`](crate::symbols::Symbols::is_wrapper)).
 
 pub use vramtrace_format::layers::Layer;
-use vramtrace_format::layers::base_name;
 use vramtrace_format::{Header, layers};
 
 use crate::analysis::{autograd, engines};
@@ -45,10 +44,8 @@ impl Places {
         let Some(path) = frame.library.as_deref() else {
             // Native code outside any library: made at run time.
             let native = frame.language == Language::Native;
-            return (!native)
-                .then(|| layers::package_of_source(&frame.file))
-                .flatten()
-                .map(layers::package_title);
+            let package = self.0.package_of_source(&frame.file).filter(|_| !native);
+            return package.map(layers::package_title);
         };
         // What a library that hands on requests needs for itself is known by its functions alone.
         let title = match engines::purpose(frame) {
@@ -108,10 +105,7 @@ pub(super) fn is_allocator(frame: &Frame) -> bool {
         return false;
     }
     // Without symbols the library tells: PyTorch's allocators are in libc10 and libc10_cuda.
-    let of_c10 = || {
-        let library = frame.library.as_deref().map(base_name);
-        library.is_some_and(|name| name.starts_with("libc10"))
-    };
+    let of_c10 = || frame.library_name().is_some_and(|name| name.starts_with("libc10"));
     frame.function.contains("Allocator")
         || PASSES_ON.iter().any(|prefix| frame.function.starts_with(prefix))
         || of_c10()
@@ -129,9 +123,7 @@ pub(super) fn is_pool(function: &str) -> bool {
 
 /// Whether a frame belongs to PyTorch's caching allocator on the card.
 pub(super) fn is_torch_cache(frame: &Frame) -> bool {
-    let library = || frame.library.as_deref().map(base_name);
-    frame.language == Language::Native
-        && library().is_some_and(|name| name.starts_with("libc10_cuda"))
+    frame.library_name().is_some_and(|name| name.starts_with("libc10_cuda"))
 }
 
 /// Whether a frame of PyTorch's allocator is of its backend cudaMallocAsync, where each tensor is an allocation of the driver.
@@ -140,8 +132,9 @@ pub(super) fn is_torch_async(frame: &Frame) -> bool {
 }
 
 /// Names of functions in packages that wrap other functions.
-const WRAPPERS: [&str; 11] = [
+const WRAPPERS: [&str; 12] = [
     "wrapper",
+    "wrapper_fn",
     "wrapped",
     "wrapped_fn",
     "wrapped_func",
@@ -153,6 +146,12 @@ const WRAPPERS: [&str; 11] = [
     "decorate_context",
     "_use_grad",
 ];
+
+/// Whether a frame is of a function of a package that only calls the function that it wraps.
+pub fn wraps(frame: &Frame, layer: Layer) -> bool {
+    let name = frame.function.rsplit('.').next().unwrap_or_default();
+    layer < Layer::Own && WRAPPERS.contains(&name)
+}
 
 /// Whether a report hides this frame. `python`: the frame's stack has Python frames.
 pub(in crate::analysis) fn folds(frame: &Frame, layer: Layer, python: bool) -> bool {
@@ -166,11 +165,7 @@ pub(in crate::analysis) fn folds(frame: &Frame, layer: Layer, python: bool) -> b
             }
             Layer::Package | Layer::Own => false,
         },
-        Language::Python => {
-            let name = frame.function.rsplit('.').next().unwrap_or_default();
-            let wraps = layer < Layer::Own && WRAPPERS.contains(&name);
-            layer == Layer::Plumbing || is_dispatch(frame) || wraps
-        }
+        Language::Python => layer == Layer::Plumbing || is_dispatch(frame) || wraps(frame, layer),
     }
 }
 
@@ -211,6 +206,8 @@ mod tests {
             ("<string>", Plumbing),
             ("/opt/pytorch/torch/nn/module.py", Framework),
             ("/tmp/torchinductor_me/ab/cab.py", Framework),
+            ("/home/me/run/cache/vllm/h4/ch4oswevcto74pq2a2xk7aq6e2jzuvsl24nhefzhl.py", Framework),
+            ("/conda/envs/torch/lib/python3.12/threading.py", Plumbing),
             ("/opt/other/tool.py", Package),
             ("/v/site-packages/_pytest/python.py", Plumbing),
             ("/v/site-packages/IPython/core/interactiveshell.py", Plumbing),
@@ -246,13 +243,7 @@ mod tests {
             ("f", "", "/x/libnccl.so.2", Framework, Some("NCCL")),
             ("ncclCommInitRank", "", "/x/libtorch_cuda.so", Framework, Some("NCCL")),
             ("c10::alloc", "", "/x/libc10_cuda.so", Framework, Some("PyTorch")),
-            (
-                "at::cuda::getCurrentCUDABlasHandle",
-                "",
-                "/x/libtorch_cuda.so",
-                Framework,
-                Some("cuBLAS"),
-            ),
+            ("getCurrentCUDABlasHandle", "", "/x/libtorch_cuda.so", Framework, Some("cuBLAS")),
             ("main", "", "/usr/bin/prog", Own, Some("prog")),
             (
                 "core::ops::call_once",
@@ -276,18 +267,6 @@ mod tests {
             assert_eq!(places.layer(&frame), layer, "{function} {library}");
             assert_eq!(places.library(&frame).as_deref(), title, "{function} {library}");
         }
-    }
-
-    #[test]
-    fn a_hint_for_each_pool_that_hides_its_users() {
-        for (library, setting) in [
-            ("XLA", "XLA_PYTHON_CLIENT_ALLOCATOR=platform"),
-            ("TensorFlow", "TF_GPU_ALLOCATOR=cuda_malloc_async"),
-            ("CuPy", "set_allocator(None)"),
-        ] {
-            assert!(pool_hint(library).unwrap().contains(setting));
-        }
-        assert_eq!(pool_hint("cuBLAS"), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod tree;
 pub use allocation_sizes::AllocationSizes;
 pub use classifier::{KeyFrames, NamedStack, StackClassifier};
 pub use driver_own::{TakenBy, taken_by, with_cause};
-pub use frames::{Layer, Places, is_dispatch, pool_hint};
+pub use frames::{Layer, Places, is_dispatch, pool_hint, wraps};
 pub use holders::{GroupBy, Holder, sum_of};
 pub use holdings::{Holding, Holdings, Owner, Piece, each_piece};
 pub use moment::{Knowledge, Level, Moment, MomentFacts, StepMoment, knowledge};

@@ -6,9 +6,7 @@ use crate::capture::definitions::DefinitionLocation;
 use crate::hooks::process::state::Process;
 use crate::runtime::fallible::list_of;
 use crate::runtime::fallible_map::Map;
-use vramtrace_format::layers::{
-    Layer, Places, base_name, is_dispatch, package_of_source, package_title,
-};
+use vramtrace_format::layers::{Layer, Places, base_name, is_dispatch, package_title};
 use vramtrace_format::stack_order::{self, FrameOrigin, Which};
 use vramtrace_format::{Definition, Join, PythonFrame, StackId, cells, code, lines};
 
@@ -126,7 +124,7 @@ impl Names<'_> {
         if block && is_dispatch(&code.file, &code.name) {
             return None;
         }
-        if let Some(package) = package_of_source(&code.file) {
+        if let Some(package) = self.places.package_of_source(&code.file) {
             return Some(Library::named(package_title(package)));
         }
         // A line of the program, or of Python code in no package: that has the program's name, too.
@@ -171,7 +169,7 @@ impl Names<'_> {
     fn line(&mut self, frame: &PythonFrame) -> Option<Line> {
         let Code { file, minor, first_line, line_table, .. } = self.code(frame.code)?;
         let layer = self.places.python(&file);
-        let is_outside = layer == Layer::Package && package_of_source(&file).is_none();
+        let is_outside = layer == Layer::Package && self.places.package_of_source(&file).is_none();
         let name = cells::shown(&file).unwrap_or_else(|| base_name(&file).to_string());
         let text = match lines::line(minor, first_line, &line_table, frame.last_instruction) {
             None | Some(0) => name,
