@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use vramtrace_format::Header;
 use vramtrace_reader::analysis::ranks::{ProcessFigures, failed};
 use vramtrace_reader::analysis::{Collect, Moment, Process, Verdict, Wanted, read_all};
-use vramtrace_reader::report::text::{failed::also, guests};
+use vramtrace_reader::report::text::{engine, failed::also, guests};
 use vramtrace_reader::report::{WordedVerdict, shell};
 use vramtrace_reader::trace::{Trace, TraceError, load};
 use vramtrace_reader::units::size;
@@ -82,6 +82,8 @@ pub fn lines(
     let line = found.line.as_ref().map(|line| format!("  line       {line}"));
     let mut lines = vec![format!("  verdict    {of}{}", found.headline(process))];
     lines.extend(line.into_iter().chain(fix).chain(also));
+    let setting = engine::setting(process, found.verdict.device);
+    lines.extend(setting.map(|text| format!("  setting    {text}")));
     lines.extend(guests(&figures).map(|text| format!("  contexts   {text}")));
     let one = shell::of_process(given, &process.header, &process.trace, headers.iter());
     // Nothing is wrong with one of them: the command is about all.

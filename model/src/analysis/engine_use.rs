@@ -111,7 +111,7 @@ fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<EnginePart> {
         ("activations, compute buffers", sum(&[Role::Activations, Role::Temporary, Role::Input])),
         ("workspace", sum(&[Role::Workspace])),
         ("communication", sum(&[Role::Communication])),
-        ("graphs", of(Role::GraphMemory).saturating_add(graphs)),
+        ("graphs", of(Role::GraphMemory)),
         ("context and modules", in_use.contexts.saturating_add(in_use.taken_by_driver() - graphs)),
         ("free in cache", sum(&[Role::FreeCache])),
     ];
@@ -119,4 +119,21 @@ fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<EnginePart> {
     parts.push(("the rest", in_use.headline().saturating_sub(named)));
     parts.retain(|(_, bytes)| *bytes > 0);
     parts.into_iter().map(|(part, bytes)| EnginePart { part, bytes }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_driver_took_is_of_graphs_or_of_the_context_once() {
+        let mut device = DeviceState::default();
+        device.peak.in_use.unattributed = Some(12);
+        let took = [(DriverCause::Graphs, 5), (DriverCause::Modules, 7)];
+        took.map(|(cause, bytes)| device.peak.in_use.driver_own[cause as usize] = bytes);
+        let of = |role| took.iter().filter(move |took| Role::of_cause(took.0) == role);
+        let parts = parts(&device, &|role| of(role).map(|took| took.1).sum());
+        let found: Vec<_> = parts.iter().map(|part| (part.part, part.bytes)).collect();
+        assert_eq!(found, [("graphs", 5), ("context and modules", 7)]);
+    }
 }

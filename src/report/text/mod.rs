@@ -1,7 +1,7 @@
 //! Reports as text, for people.
 
 pub mod diff;
-mod engine;
+pub mod engine;
 pub mod failed;
 pub mod fits;
 pub mod frag;

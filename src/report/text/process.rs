@@ -50,6 +50,7 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
             out.push_str(&sum::of_device(process, device, shown.top));
         }
         out.push_str(&holders::of_device(process, id, shown));
+        out.extend(engine::setting(process, id).map(|text| line(4, PLAIN, &text)));
         if shown.full {
             out.push_str(&engine::of_device(process, id));
             out.push_str(&sleeps::of_device(process, id, shown));
@@ -118,7 +119,7 @@ fn head(process: &Process, shown: ReportOptions) -> String {
         let moment = format!("{at}: all figures below are of this moment{but}");
         add("shown", paint(WARN, &moment));
     }
-    line(0, BOLD, &shorten(&clean(&command), WIDTH)) + &table.render()
+    line(0, BOLD, &shorten(clean(&command).trim_end(), WIDTH)) + &table.render()
 }
 
 /// The time and the bytes that the recorder itself used.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder};
 use testkit::{Program, Run, Scratch, Setup, sum};
-use vramtrace_format::physical::MIB;
+use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{Definition, Kind};
 
 /// The program of docs/problems/llama-cpp.md.
@@ -114,6 +114,36 @@ fn a_function_that_only_allocates_for_others_is_no_holder() {
     assert_eq!(holders, named(&[(64, "load_table"), (32, "build_index"), (16, "allocate_queue")]));
     let report = run.scratch.text("report");
     assert!(!report.contains("at the peak for"), "no role is guessed: {report}");
+}
+
+/// vLLM in a directory that is no site-packages, under a title, with code that PyTorch's compiler wrote.
+#[test]
+fn vllm_has_its_library_its_lines_and_its_setting() {
+    let mut t = TraceBuilder::new();
+    t.header.command = ["VLLM::EngineCore", "", ""].map(String::from).into();
+    t.module("/opt/libc10_cuda.so", 0x1000_0000);
+    t.code(1, "_allocate_kv_cache_tensors", "/srv/site/vllm/v1/worker/gpu_model_runner.py", 10);
+    t.code(2, "Runner.call", "/root/.cache/vllm/h4/ch4oswevcto74pq2a2xk7aq6e2jzuvsl24nhef.py", 9);
+    t.code(3, "LlamaModel.forward", "/srv/site/vllm/model_executor/models/llama.py", 395);
+    t.code(4, "helper", "/srv/other/tool.py", 7);
+    for (n, stack, gib) in [(0, &[1][..], 8), (1, &[2, 3], 2), (2, &[4], 1)] {
+        t.stack(n + 1, &[], stack, &[]);
+        t.alloc_by(SECOND, Kind::Device, u64::from(n) << 40, gib * GIB, n + 1);
+        t.alloc_by(SECOND, Kind::Block, u64::from(n) << 40, gib * GIB, n + 1);
+    }
+    let shown = Scratch::with(&t).text("report t.vtrace");
+    for said in [
+        "VLLM::EngineCore\n",
+        " 8.00 GiB  72.7 %      1  vllm              gpu_model_runner.py:10 ",
+        " 2.00 GiB  18.2 %      1  vllm              llama.py:395 ",
+        " 1.00 GiB   9.1 %      1  VLLM::EngineCore  tool.py:7 ",
+        "    --gpu-memory-utilization about 0.46 x 24.00 GiB = 11.00 GiB, 8.00 GiB of it for the KV cache\n",
+    ] {
+        assert!(shown.contains(said), "{said}\n{shown}");
+    }
+    t.header.command = ["vllm", "serve", "--gpu_memory_utilization=0.5"].map(String::from).into();
+    let shown = Scratch::with(&t).text("t.vtrace");
+    assert!(shown.contains("  setting    --gpu-memory-utilization 0.50 x 24.00 GiB = 12.00 GiB, "));
 }
 
 /// All of a run below one line of Python, as XGBoost's `Booster.update`.

@@ -112,10 +112,4 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), Role::ALL.len());
     }
-
-    #[test]
-    fn what_the_driver_takes_is_for_graphs_or_for_the_context() {
-        assert_eq!(Role::of_cause(DriverCause::Graphs), Role::GraphMemory);
-        assert_eq!(Role::of_cause(DriverCause::Modules), Role::Context);
-    }
 }
