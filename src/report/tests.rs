@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use vramtrace_format::physical::{GIB, MIB, PAGE};
 use vramtrace_format::{
-    DeviceId, Event, Kind, Listed, PoolId, Purpose, RefusedBy, Space, StopReason,
+    Definition, DeviceId, Event, Kind, Listed, PoolId, Purpose, RefusedBy, Space, StopReason,
 };
 
 use super::html;
@@ -129,7 +129,7 @@ fn everything_that_limits_the_figures_is_printed() {
     t.alloc_on(10 * SECOND, Kind::Array, 1, 0xa0, 3 * GIB / 2);
     t.free(11 * SECOND, Space::Device, 512);
     t.event(12 * SECOND, Event::Stopped { reason: StopReason::DiskFull, errno: 28 });
-    t.define(vramtrace_format::Definition::Note { text: "VRAMTRACE_CPA: unknown".into() });
+    t.define(Definition::Note { text: "VRAMTRACE_CPA: unknown".into() });
     let mut process = process(&t);
     process.damage.ranges.push(vramtrace_format::Damage {
         offset: 70_000,
@@ -175,7 +175,12 @@ fn processes_on_several_devices_and_hosts_or_on_none() {
     none.header.pid = 1;
     none.header.host = "node8".into();
     none.event(SECOND, Event::Ended);
-    let processes = [rank_of(&two), rank_of(&none)];
+    // Its first card is the second of the others.
+    let mut other = TraceBuilder::new().rank(2, 3);
+    let (id, uuid, name) = (DeviceId(0), [0x11; 16], "NVIDIA H200".into());
+    other.define(Definition::Device { id, uuid, name, total_bytes: 24 * GIB, mig: false });
+    other.alloc(SECOND, Kind::Device, 16 * PAGE, GIB);
+    let processes = [rank_of(&two), rank_of(&none), rank_of(&other)];
     expect("devices", &plain(&overview(&processes, None, " run/", 5)));
 }
 

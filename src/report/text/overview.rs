@@ -137,14 +137,14 @@ fn card_table(cards: &[Card], processes: &[ProcessFigures]) -> String {
     let titles = ["card", "", "procs", "together", "at", "peak sum", "live"];
     let mut table = Table::titled(2, "llrRrrr", &titles);
     for card in cards.iter().take(CARDS) {
-        let (uuid, name) = match (&card.uuid, &card.name) {
-            (Some(uuid), Some(name)) => (uuid.get(..12).unwrap_or(uuid).into(), shorten(name, 24)),
-            _ => (String::new(), wording::described(None, card.users[0].1)),
+        let (gpu, name) = match &card.name {
+            Some(name) => (card_name(card, cards, processes), shorten(name, 24)),
+            None => (String::new(), wording::described(None, card.users[0].1)),
         };
         let (users, at) = (count(card.users.len() as u64), card.peak_unix_ns.saturating_sub(first));
         let [peak, peaks, live] =
             [card.most_bytes, card.sum_of_peaks_bytes, card.live_bytes].map(size);
-        table.row([uuid, name, users, peak, seconds(at), peaks, live]);
+        table.row([gpu, name, users, peak, seconds(at), peaks, live]);
     }
     let mut out = section(table.render());
     if let [.., lowest] = &cards[cards.len().min(CARDS)..] {
@@ -153,6 +153,17 @@ fn card_table(cards: &[Card], processes: &[ProcessFigures]) -> String {
         out.push_str(&line(2, DIM, &text));
     }
     out
+}
+
+/// `GPU 0`, where no other card has this number in any process; `GPU 0 of rank 3`; of one that several share, its UUID.
+fn card_name(card: &Card, cards: &[Card], processes: &[ProcessFigures]) -> String {
+    let (first, id) = card.users[0];
+    let same = cards.iter().flat_map(|card| &card.users).filter(|(_, number)| *number == id);
+    match &card.uuid {
+        _ if same.eq(&card.users) => wording::gpu_name(id),
+        Some(uuid) if card.users.len() > 1 => uuid.get(..12).unwrap_or(uuid).to_string(),
+        _ => format!("{} of {}", wording::gpu_name(id), processes[first].name()),
+    }
 }
 
 /// Adds a row per device that the process used, or one row if it used none.
@@ -177,9 +188,8 @@ fn add_process(table: &mut Table, process: &ProcessFigures, hosts: bool) {
     ]);
     if process.devices.is_empty() {
         let [rank, pid, host, ended] = names.take().unwrap_or_default();
-        let nothing = || String::new();
-        let device = "no GPU memory used".into();
-        table.row([rank, pid, host, device, nothing(), nothing(), nothing(), ended]);
+        let [peak, live, refused] = <[String; 3]>::default();
+        table.row([rank, pid, host, "no GPU memory used".into(), peak, live, refused, ended]);
     }
     for (id, device) in &process.devices {
         let [rank, pid, host, ended] = names.take().unwrap_or_default();
