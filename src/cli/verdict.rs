@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use vramtrace_format::Header;
-use vramtrace_reader::analysis::ranks::{ProcessFigures, failed};
+use vramtrace_reader::analysis::ranks::{self, ProcessFigures};
 use vramtrace_reader::analysis::{Collect, Moment, Process, Verdict, Wanted, read_all};
-use vramtrace_reader::report::text::{engine, failed::also, guests};
+use vramtrace_reader::report::text::{engine, failed, guests};
 use vramtrace_reader::report::{WordedVerdict, shell};
 use vramtrace_reader::trace::{Trace, TraceError, load};
 use vramtrace_reader::units::size;
@@ -67,7 +67,7 @@ pub fn lines(
     };
     let process = &processes[worst];
     let found = WordedVerdict::of(process);
-    let of = if headers.len() > 1 { format!("{}: ", process.name()) } else { String::new() };
+    let Verdict { kind, device, next: command, .. } = found.verdict;
     let failure = process.failures.first().filter(|failure| failure.leak.is_none());
     let remedy = failure.and_then(|failure| failure.remedy.as_ref()?.fix.as_ref());
     let fix = remedy.map(|(conf, spare)| {
@@ -75,19 +75,24 @@ pub fn lines(
         format!("  fix        PYTORCH_CUDA_ALLOC_CONF={conf} (replayed: it fits, {spare} to spare)")
     });
     let figures: Vec<ProcessFigures> = processes.iter().map(ProcessFigures::of).collect();
-    let failed = failed(&figures);
+    let of = match (failed::endings(&figures), process.name()) {
+        _ if headers.len() < 2 => String::new(),
+        (ends, name) if kind.is_fine() && !ends.is_empty() && figures.len() == headers.len() => {
+            format!("{} processes, {ends}; the highest is {name}: ", figures.len())
+        }
+        (_, name) => format!("{name}: "),
+    };
+    let failed = ranks::failed(&figures);
     let first = failed.split_first().filter(|(first, _)| first.index == worst);
-    let also = first.and_then(|(first, others)| also(&figures, first, others));
+    let also = first.and_then(|(first, others)| failed::also(&figures, first, others));
     let also = also.map(|also| format!("  also       {also}"));
     let line = found.line.as_ref().map(|line| format!("  line       {line}"));
     let mut lines = vec![format!("  verdict    {of}{}", found.headline(process))];
-    lines.extend(line.into_iter().chain(fix).chain(also));
-    let setting = engine::setting(process, found.verdict.device);
-    lines.extend(setting.map(|text| format!("  setting    {text}")));
+    let setting = engine::setting(process, device).map(|text| format!("  setting    {text}"));
+    lines.extend(line.into_iter().chain(setting).chain(fix).chain(also));
     lines.extend(guests(&figures).map(|text| format!("  contexts   {text}")));
     let one = shell::of_process(given, &process.header, &process.trace, headers.iter());
     // Nothing is wrong with one of them: the command is about all.
-    let Verdict { kind, next: command, .. } = found.verdict;
     lines.push(next(command, if kind.is_fine() { given } else { &one }));
     lines
 }

@@ -53,6 +53,8 @@ pub struct FailureFacts {
     pub sum: UsedSum,
     /// The cap; else what the process had, and what was left. Null: not known.
     pub could_have_bytes: Option<u64>,
+    /// By how much that was too little. Null: not known, or it ran out because of a leak.
+    pub needs_more_bytes: Option<u64>,
     /// What to try, the most promising first.
     pub advice: Vec<AdviceFacts>,
 }
@@ -92,6 +94,7 @@ impl FailureFacts {
                 step_text: step.map(words::step),
                 sum: one.used(&classifier),
                 could_have_bytes: one.could_have(),
+                needs_more_bytes: one.needs_more(),
                 advice: advice(one).into_iter().map(AdviceFacts::of).collect(),
             }
         };

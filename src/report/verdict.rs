@@ -5,9 +5,8 @@ use std::slice::from_ref;
 use serde::Serialize;
 
 use super::oom::FailureFacts;
-use super::text::{leaks, oom, stack::place};
+use super::text::{leaks, stack::place};
 use super::wording::{END_NOT_RECORDED, gpu_name, headline};
-use crate::analysis::oom::PostMortem;
 use crate::analysis::{Process, Verdict, VerdictKind, with_cause};
 use crate::units::{estimate, seconds, several, size};
 
@@ -29,7 +28,10 @@ impl WordedVerdict {
     /// On a process that was read to its end, after [`Process::look_closer`].
     pub fn of(process: &Process) -> WordedVerdict {
         let verdict = Verdict::of(process);
-        let handled = FailureFacts::of(process, process.handled().map_or(&[], from_ref)).pop();
+        let failed = process.fatal().first().or(process.handled());
+        let failed = FailureFacts::of(process, failed.map_or(&[], from_ref)).pop();
+        let text = text(process, &verdict, failed.as_ref().map(|failed| failure(process, failed)));
+        let handled = failed.filter(|_| verdict.kind != VerdictKind::OutOfMemory);
         let line = match (verdict.kind, &handled) {
             (VerdictKind::Leak, _) => leak_line(&verdict),
             (VerdictKind::RefusedAndWentOn, Some(FailureFacts { oom, line: Some(line), .. })) => {
@@ -37,7 +39,7 @@ impl WordedVerdict {
             }
             _ => holder_line(&verdict),
         };
-        WordedVerdict { text: text(process, &verdict), line, handled, verdict }
+        WordedVerdict { text, line, handled, verdict }
     }
 
     /// In one line, with the peak of the device that it is about where that is not in the words.
@@ -62,14 +64,14 @@ impl WordedVerdict {
     }
 }
 
-fn text(process: &Process, of: &Verdict) -> String {
+/// `failure`: the words about the first request that failed.
+fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
     let (on, at) = (gpu_name(of.device), seconds(of.at_ns));
     let no_leak = if of.no_leak { "no leak, " } else { "" };
-    let handled = process.handled().map(|one| failure(process, one));
-    let also = handled.as_ref().map_or(String::new(), |handled| format!("; {handled}"));
-    match (of.kind, process.fatal(), &of.leak) {
-        (_, [fatal, ..], _) => failure(process, fatal),
-        (_, _, Some(leak)) => {
+    let also = failure.as_ref().map_or(String::new(), |handled| format!("; {handled}"));
+    match (of.kind, &of.leak) {
+        (VerdictKind::OutOfMemory, _) => failure.unwrap_or_default(),
+        (_, Some(leak)) => {
             let all = process.leaks.iter().flat_map(|leaks| leaks.sure()).count() as u64;
             let others = match all.saturating_sub(1) {
                 0 => String::new(),
@@ -85,7 +87,7 @@ fn text(process: &Process, of: &Verdict) -> String {
             let live = size(live.fold(0, u64::saturating_add));
             format!("{END_NOT_RECORDED}; at {at} {live} were live{also}")
         }
-        (VerdictKind::RefusedAndWentOn, ..) => handled.unwrap_or_else(|| {
+        (VerdictKind::RefusedAndWentOn, ..) => failure.unwrap_or_else(|| {
             let refused = several(process.state.refusals(), "request");
             format!("{refused} refused, and the program went on")
         }),
@@ -95,18 +97,23 @@ fn text(process: &Process, of: &Verdict) -> String {
 }
 
 /// Which request failed, its limit and why, in one line.
-fn failure(process: &Process, one: &PostMortem) -> String {
+fn failure(process: &Process, one: &FailureFacts) -> String {
     let (on, at) = (gpu_name(one.oom.device), seconds(one.oom.time_ns));
-    let leak = one.leak.as_ref().map(|leak| format!(" because {}", leaks::keeps(leak)));
     let first = match (one.oom.went_on, process.state.refusals()) {
-        (false, _) => format!("out of memory on {on} at {at}{}", leak.unwrap_or_default()),
+        (false, _) => {
+            let leak = one.leak_text.as_ref().map(|leak| format!(" because {leak}"));
+            let place = one.line.as_ref().map_or(String::new(), |line| format!(" at {line}"));
+            let more = |bytes| format!(": needs {} more{place}", size(bytes));
+            let why = leak.or(one.needs_more_bytes.map(more)).unwrap_or_default();
+            format!("out of memory on {on} at {at}{why}")
+        }
         (true, refusals) => {
             let asked = if one.oom.size > 0 { size(one.oom.size) } else { "a call".into() };
             let of = if refusals > 1 { format!(", one of {refusals} refusals") } else { "".into() };
             format!("{asked} refused on {on} at {at}{of}, and the program went on")
         }
     };
-    format!("{first}; limit: {}; {}", oom::limit(one), oom::why(one))
+    format!("{first}; limit: {}; {}", one.limit_text, one.text)
 }
 
 fn leak_line(of: &Verdict) -> Option<String> {

@@ -130,7 +130,8 @@ mod tests {
         let mut device = DeviceState::default();
         device.peak.in_use.unattributed = Some(12);
         let took = [(DriverCause::Graphs, 5), (DriverCause::Modules, 7)];
-        took.map(|(cause, bytes)| device.peak.in_use.driver_own[cause as usize] = bytes);
+        let own = &mut device.peak.in_use.driver_own;
+        took.iter().for_each(|(cause, bytes)| own[*cause as usize] = *bytes);
         let of = |role| took.iter().filter(move |took| Role::of_cause(took.0) == role);
         let parts = parts(&device, &|role| of(role).map(|took| took.1).sum());
         let found: Vec<_> = parts.iter().map(|part| (part.part, part.bytes)).collect();

@@ -10,7 +10,7 @@ use crate::report::{names, shell, wording};
 use crate::units::{count, seconds, size};
 
 /// `1 out of memory, 3 in order`; `all in order`. Empty where nothing is known.
-pub(super) fn endings(processes: &[ProcessFigures]) -> String {
+pub fn endings(processes: &[ProcessFigures]) -> String {
     let mut counts: BTreeMap<ProcessEnd, u64> = BTreeMap::new();
     for end in processes.iter().map(ProcessFigures::end).filter(|end| *end != ProcessEnd::Unknown) {
         *counts.entry(end).or_default() += 1;

@@ -169,9 +169,8 @@ fn one_line_that_calls_all_of_an_engine_is_divided_by_its_functions() {
         t.alloc_by(n * SECOND, Kind::Device, n << 40, mib * MIB, n as u32);
     }
     let scratch = Scratch::with(&t);
-    let found = holders(&scratch, "t.vtrace", "");
     let wanted = [(64, functions[1]), (32, functions[2]), (16, "Booster.update")];
-    assert_eq!(found, named(&wanted));
+    assert_eq!(holders(&scratch, "t.vtrace", ""), named(&wanted));
     let roles = [(64, "input"), (32, "workspace"), (16, "unknown")];
     assert_eq!(holders(&scratch, "t.vtrace", "--by role"), named(&roles));
     let shown = scratch.text("holders t.vtrace");

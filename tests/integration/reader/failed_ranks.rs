@@ -6,13 +6,11 @@ use testkit::{Said, Scratch};
 use vramtrace_format::Kind;
 use vramtrace_format::physical::MIB;
 
-fn written(ranks: impl IntoIterator<Item = TraceBuilder>) -> Scratch {
+fn written<const OF: usize>(ranks: [TraceBuilder; OF]) -> Scratch {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.0.join("job")).unwrap();
-    let ranks: Vec<TraceBuilder> = ranks.into_iter().collect();
-    let of = ranks.len() as u32;
     for (rank, trace) in (0..).zip(ranks) {
-        trace.rank(rank, of).write(&scratch.0.join(format!("job/{rank}.vtrace")));
+        trace.rank(rank, OF as u32).write(&scratch.0.join(format!("job/{rank}.vtrace")));
     }
     scratch
 }
@@ -40,11 +38,14 @@ fn the_rank_that_ran_out_of_memory_comes_first() {
     assert!(scratch.text("report job --all").contains("next    vramtrace oom job --rank 1\n"));
 }
 
-/// When one rank ends, the others often fail after it, with more memory. The verdict is on the same process.
+/// When one rank ends, the others often fail after it, with more memory. The verdict is on the same process; of a run in
+/// order it is on all.
 #[test]
 fn the_first_of_several_failures_is_the_cause() {
+    let shown = written([training(), training()]).text("job");
+    assert!(shown.contains("verdict    2 processes, all in order; the highest is rank 0: "));
     let scratch = written([failed(20), killed(30 * SECOND), failed(5), training()]);
-    scratch.prints("failed/several", &["report job", "job"]);
+    scratch.prints("failed/several", &["report job --top 1", "job"]);
 }
 
 #[test]
@@ -60,10 +61,5 @@ fn the_ranks_fit_80_columns() {
     let scratch = written([training(), failed(0), training(), killed(9 * SECOND)]);
     let shown = Said::by(scratch.command(&["report", "job"]).env("COLUMNS", "80")).out;
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
-    let row = |start: &str| shown.lines().find(|line| line.starts_with(start)).unwrap();
-    assert!(row("     1  4712  0 NVIDIA H200 ").ends_with("  out of memory"), "{shown}");
-    assert!(shown.contains("\n  rank 1: the only refusals\n"), "{shown}");
-    assert!(row("     0  4711  0 NVIDIA H200 ").ends_with("  in order"), "{shown}");
-    assert!(row("  GPU-10101010 ").ends_with(" MiB"), "{shown}");
-    assert!(row("  card ").ends_with("peak sum        live"), "{shown}");
+    assert!(!shown.split("held at the peaks").next().unwrap().contains("..."), "{shown}");
 }

@@ -36,10 +36,8 @@ fn one_screen_unless_all_is_asked_for() {
         let most: usize = columns.parse().unwrap();
         // Of names that are too long the middle is left out; figures stay whole.
         assert!(short.contains("13.64 GiB at 2.042 s"), "{short}");
-        let others = match columns {
-            "60" => ["oom", "frag", "whatif"].map(|name| printed(name, columns, &[])).concat(),
-            _ => String::new(),
-        };
+        let more: &[&str] = if columns == "60" { &["oom", "frag", "whatif"] } else { &[] };
+        let others: String = more.iter().map(|name| printed(name, columns, &[])).collect();
         for line in short.lines().chain(full.lines()).chain(others.lines()) {
             assert!(line.chars().count() <= most, "{columns}: {line}");
         }
