@@ -71,7 +71,7 @@ impl Program {
 
     #[track_caller]
     pub fn run_in(&self, setup: Setup, scratch: Scratch) -> Run {
-        let limit = setup.timeout.unwrap_or(Duration::from_secs(60)) * machine::patience();
+        let limit = setup.timeout.unwrap_or(Duration::from_secs(600)) * machine::patience();
         let (out, err) = (scratch.0.join("stdout"), scratch.0.join("stderr"));
         let mut child = setup
             .command(&self.0, &scratch)

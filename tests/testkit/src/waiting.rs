@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::skip_here;
 
-/// What `ask` says once `done` finds it right. Fails after a minute.
+/// What `ask` says once `done` finds it right. Fails after ten minutes.
 #[track_caller]
 pub fn eventually<T: Debug>(mut ask: impl FnMut() -> T, done: impl Fn(&T) -> bool) -> T {
     let began = Instant::now();
@@ -15,7 +15,7 @@ pub fn eventually<T: Debug>(mut ask: impl FnMut() -> T, done: impl Fn(&T) -> boo
         if done(&found) {
             return found;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "it did not come to pass: {found:#?}");
+        assert!(began.elapsed() < Duration::from_secs(600), "it did not come to pass: {found:#?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
