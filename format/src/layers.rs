@@ -142,7 +142,8 @@ const NOTEBOOK: &str = "ipykernel_launcher";
 
 /// Packages that are known below any directory: they are installed to a directory of their own, or imported from their
 /// source tree.
-const ELSEWHERE: &str = "torch vllm sglang transformers diffusers accelerate deepspeed megatron";
+const ELSEWHERE: [&str; 8] =
+    ["torch", "vllm", "sglang", "transformers", "diffusers", "accelerate", "deepspeed", "megatron"];
 
 /// Python files of PyTorch with functions that only dispatch calls, and these functions. An empty list: all functions.
 const DISPATCH: [(&str, &[&str]); 9] = [
@@ -237,9 +238,9 @@ impl Places {
 
     /// As [`package`], also one that is known [`ELSEWHERE`].
     fn package<'f>(&self, file: &'f str) -> Option<&'f str> {
-        let is_known = |part: &&str| ELSEWHERE.split(' ').any(|known| known == *part);
-        let other = is_generated(file) || is_of_python(file) || self.is_own_file(file);
-        package(file).or_else(|| file.split('/').find(is_known).filter(|_| !other))
+        let known = |part: &&str| ELSEWHERE.contains(part);
+        let other = || is_generated(file) || is_of_python(file) || self.is_own_file(file);
+        package(file).or_else(|| file.split('/').find(known).filter(|_| !other()))
     }
 
     /// The package that a Python source file belongs to. `None`: it belongs to none, or to one that runs the program's
@@ -343,9 +344,8 @@ fn is_of_python(file: &str) -> bool {
 
 /// Whether PyTorch's compiler wrote a Python file: `ab/cabx4...py`, in a directory of any cache.
 fn is_generated(file: &str) -> bool {
-    let mut parts = file.rsplit('/');
-    let (name, directory) = (parts.next().unwrap_or_default(), parts.next());
-    name.len() > 40 && name.get(1..3) == directory || file.contains("/torchinductor_")
+    let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
+    name.len() > 40 && name.get(1..3) == Some(base_name(folder)) || file.contains("/torchinductor_")
 }
 
 /// Whether a Python function of PyTorch only dispatches calls. `function`: its qualified name.
