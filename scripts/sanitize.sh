@@ -4,9 +4,9 @@
 #
 #   scripts/sanitize.sh [all | loom | miri | address | thread]...      default: all
 #
-# Miri and the sanitizers need the nightly toolchain with the components miri and rust-src; without it they print SKIP. With VRAMTRACE_TEST_NO_SKIP=1, as in CI,
-# the toolchain is installed, and a failure to install it is an error. Exit status: 0 nothing found, 1 a check
-# failed, 2 wrong usage.
+# Miri and the sanitizers need the nightly toolchain with the components miri and rust-src; without it they print
+# SKIP. With VRAMTRACE_TEST_NO_SKIP=1, as in CI, the toolchain is installed, and a failure to install it is an error.
+# Exit status: 0 nothing found, 1 a check failed, 2 wrong usage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/skip.sh

@@ -66,7 +66,7 @@ const LAUNCHERS: [&str; 4] = ["pytest", "py.test", "ipython", "jupyter"];
 
 /// The script of such a command: pip writes it beside the interpreter, without `.py` in its name.
 fn launcher(command: &[String]) -> Option<&str> {
-    let script = runs(command)[0]?;
+    let [Some(script), _] = runs(command) else { return None };
     let (directory, name) = script.rsplit_once('/')?;
     let beside = command[0].rsplit_once('/').is_some_and(|(of, _)| of == directory);
     let runs = LAUNCHERS.iter().any(|launcher| name.starts_with(launcher));

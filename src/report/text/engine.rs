@@ -11,7 +11,7 @@ use crate::units::size;
 const UTILIZATION: &str = "--gpu-memory-utilization";
 
 /// `--gpu-memory-utilization 0.40 x 79.18 GiB = 31.67 GiB, 28.50 GiB of it for the KV cache`. Where the command line does not
-/// have the option, `about 0.40` by what the process took.
+/// have the option, what the process took, in its place.
 pub fn setting(process: &Process, id: DeviceId) -> Option<String> {
     let found = engine_use(process, id).filter(|found| found.engine == "vLLM")?;
     let cache = size(found.parts.iter().find(|part| part.part == "KV cache")?.bytes);
@@ -21,7 +21,7 @@ pub fn setting(process: &Process, id: DeviceId) -> Option<String> {
     let option = words.find(|word| word.replace('_', "-") == UTILIZATION);
     let given = option.and_then(|_| words.next()?.parse().ok());
     let share: f64 = given.or(process.fatal().is_empty().then_some(took))?;
-    let about = if given.is_none() { "about " } else { "" };
+    let about = if given.is_none() { "is not known: it took " } else { "" };
     let budget = size((card as f64 * share) as u64);
     let of_card = format!("{about}{share:.2} x {} = {budget}", size(card));
     Some(format!("{UTILIZATION} {of_card}, {cache} of it for the KV cache"))

@@ -137,7 +137,7 @@ fn vllm_has_its_library_its_lines_and_its_setting() {
         " 8.00 GiB  72.7 %      1  vllm              gpu_model_runner.py:10 ",
         " 2.00 GiB  18.2 %      1  vllm              llama.py:395 ",
         " 1.00 GiB   9.1 %      1  VLLM::EngineCore  tool.py:7 ",
-        "    --gpu-memory-utilization about 0.46 x 24.00 GiB = 11.00 GiB, 8.00 GiB of it for the KV cache\n",
+        "    --gpu-memory-utilization is not known: it took 0.46 x 24.00 GiB = 11.00 GiB, 8.00 GiB of it for the KV cache\n",
     ] {
         assert!(shown.contains(said), "{said}\n{shown}");
     }

@@ -270,6 +270,13 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_for_each_pool_that_hides_its_users() {
+        let hint = |library| pool_hint(library).unwrap_or_default();
+        assert!(hint("TensorFlow").contains("TF_GPU_ALLOCATOR=cuda_malloc_async"));
+        assert!(hint("CuPy").contains("set_allocator(None)") && hint("cuBLAS").is_empty());
+    }
+
+    #[test]
     fn pools_by_their_names() {
         for name in ["ggml_cuda_pool_leg::alloc(unsigned long)", "onnxruntime::BFCArena::Extend"] {
             assert!(is_pool(name), "{name}");

@@ -340,10 +340,8 @@ mod tests {
                 (DeviceId(1), DeviceFigures { info: Some(card.clone()), in_use_at_peak, ..of })
             }));
         }
-        assert_eq!(
-            guests(&ranks),
-            Some(Guests { host: (1, DeviceId(1)), guests: vec![2], bytes: 1 })
-        );
+        let found = Guests { host: (1, DeviceId(1)), guests: vec![2], bytes: 1 };
+        assert_eq!(guests(&ranks), Some(found));
     }
 
     #[test]
