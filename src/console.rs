@@ -22,10 +22,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// The same for what people read: lines that are longer than the terminal is wide are wrapped.
 pub fn print_text(text: &str) -> Result<(), Failure> {
-    match width() {
-        Some(columns) => print(&wrapped(text, columns)),
-        None => print(text),
-    }
+    width().map_or_else(|| print(text), |columns| print(&wrapped(text, columns)))
 }
 
 /// Narrower terminals get lines of this width.

@@ -200,10 +200,7 @@ impl Page {
 
     fn copy(&mut self, at: usize, bytes: &mut [u8]) {
         let place = &mut self.bytes[at..at + bytes.len()];
-        match self.writes {
-            true => place.copy_from_slice(bytes),
-            false => bytes.copy_from_slice(place),
-        }
+        if self.writes { place.copy_from_slice(bytes) } else { bytes.copy_from_slice(place) }
     }
 
     fn number<T: Scalar>(&mut self, at: usize, value: &mut T) {

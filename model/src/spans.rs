@@ -52,10 +52,7 @@ impl<T: Copy> Spans<T> {
 
     /// The spans that overlap the range, in order, whole.
     pub fn over(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, T)> {
-        let first = match range.is_empty() {
-            true => None,
-            false => self.at(range.start),
-        };
+        let first = if range.is_empty() { None } else { self.at(range.start) };
         let from = first.as_ref().map_or(range.start, |(span, _)| span.end);
         let rest = self.map.range(from.min(range.end)..range.end);
         first.into_iter().chain(rest.map(|(start, (end, known))| (*start..*end, *known)))

@@ -61,10 +61,8 @@ pub(crate) fn devices() -> Result<&'static Devices, NoDevices> {
 fn from_environment() -> Result<Devices, SetupError> {
     let spec = std::env::var("VRAMTRACE_SIM").unwrap_or_default();
     let (count, bytes) = parse_spec(&spec)?;
-    let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(list) => parse_visible(&list, count),
-        Err(_) => (0..count).collect(),
-    };
+    let listed = std::env::var("CUDA_VISIBLE_DEVICES").map(|list| parse_visible(&list, count));
+    let visible = listed.unwrap_or_else(|_| (0..count).collect());
     let state = std::env::var_os("VRAMTRACE_SIM_STATE").filter(|path| !path.is_empty());
     let shared = Shared::open(state.map(PathBuf::from).as_deref(), count, bytes)?;
     Ok(Devices { count, bytes, visible, shared })

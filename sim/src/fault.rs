@@ -80,10 +80,7 @@ pub(crate) fn inject(symbol: &str) -> Done {
             if symbol.starts_with("cuDevicePrimaryCtxReset") {
                 STICKY.store(false, Relaxed);
             }
-            match STICKY.load(Relaxed) && is_of_a_context(symbol) {
-                true => Err(Error(code)),
-                false => Ok(()),
-            }
+            if STICKY.load(Relaxed) && is_of_a_context(symbol) { Err(Error(code)) } else { Ok(()) }
         }
         _ => Ok(()),
     }

@@ -200,10 +200,7 @@ fn launch_checked(entry: Handle, grid: [u32; 3], block: [u32; 3], stream: Stream
     if needs.heap {
         place.context.need_heap()?;
     }
-    match place.capture {
-        Some(capture) => capture.add_kernel(),
-        None => Ok(()),
-    }
+    place.capture.map_or(Ok(()), |capture| capture.add_kernel())
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -264,10 +264,7 @@ mod tests {
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
-                match path.is_dir() {
-                    true => folders.push(path),
-                    false => pages.push(path),
-                }
+                if path.is_dir() { folders.push(path) } else { pages.push(path) }
             }
         }
         let mut count = 0;

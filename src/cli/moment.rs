@@ -49,10 +49,8 @@ pub fn parse(text: &str) -> Result<Moment, &'static str> {
         _ => {}
     }
     if let Some(step) = text.strip_prefix("step:") {
-        let (number, after) = match step.strip_suffix(":end") {
-            Some(number) => (number, true),
-            None => (step, false),
-        };
+        let whole = step.strip_suffix(":end");
+        let (number, after) = (whole.unwrap_or(step), whole.is_some());
         let number = number.parse().ok().filter(|number| *number > 0).ok_or(NOT_A_MOMENT)?;
         return Ok(Moment::Step(StepMoment { number, after }));
     }

@@ -96,10 +96,7 @@ fn allowed(ended: &RunResult, before: Input) -> Result<(), String> {
             "it is one rank of several ({rank}); start the whole launcher under vramtrace run"
         ));
     }
-    match before? == input()? {
-        true => Ok(()),
-        false => Err("it read standard input".into()),
-    }
+    if before? == input()? { Ok(()) } else { Err("it read standard input".into()) }
 }
 
 /// The setting under which every process that was out of memory fits, and no other process fails; and the bytes

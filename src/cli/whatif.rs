@@ -55,10 +55,8 @@ pub fn size_of(option: &str, text: &str) -> Result<u64, Failure> {
 /// A setting of PyTorch's allocator that --conf gives.
 pub fn setting(name: &str) -> Result<(String, Conf), Failure> {
     let name = if name.trim().is_empty() { "default" } else { name };
-    match Conf::parse(name) {
-        Ok(conf) => Ok((name.to_string(), conf)),
-        Err(error) => Err(Failure::new(format!("--conf \"{name}\": {error}"))),
-    }
+    let wrong = |error| Failure::new(format!("--conf \"{name}\": {error}"));
+    Conf::parse(name).map(|conf| (name.to_string(), conf)).map_err(wrong)
 }
 
 pub fn run(args: Args) -> Outcome {

@@ -72,10 +72,7 @@ pub fn look(cap: Option<&str>, command: Option<&OsStr>, simulated: bool) -> Vec<
     let mut checks = vec![recorder()];
     checks.extend(library::preloaded().into_iter().map(preloaded));
     checks.extend(command.into_iter().flat_map(executable));
-    let driver = match simulated {
-        true => Ok(Vec::new()),
-        false => driver(&mut checks),
-    };
+    let driver = if simulated { Ok(Vec::new()) } else { driver(&mut checks) };
     let devices = driver.as_deref().unwrap_or_default();
     checks.extend(cap.into_iter().flat_map(|cap| judge_cap(cap, devices)));
     if let Err(why) = &driver {

@@ -81,10 +81,6 @@ impl UsedCalls {
         let (definitions, _) = trace.definitions();
         self.notes.extend(definitions.notes().iter().cloned());
         self.patched_by.extend(definitions.patched_by().iter().cloned());
-        let name = |site: SiteId| match definitions.site(site) {
-            Some(site) => definitions.api_name(site.api),
-            None => "unknown".into(),
-        };
         let mut calls: HashMap<(SiteId, bool), u64> = HashMap::new();
         trace.for_each_event(&mut |stamped| match stamped.event {
             Event::Alloc(alloc) => *calls.entry((alloc.site, false)).or_default() += 1,
@@ -94,7 +90,7 @@ impl UsedCalls {
         });
         for ((site, is_refused), count) in calls {
             let sums = if is_refused { &mut self.refusals } else { &mut self.allocations };
-            *sums.entry(name(site)).or_default() += count;
+            *sums.entry(definitions.site_api_name(site)).or_default() += count;
         }
         if let Some(first) = trace.damage().ranges.first() {
             self.notes.insert(format!("{} is damaged: {first}", trace.path().display()));

@@ -39,10 +39,8 @@ fn shown(name: &str, result: c_int) -> String {
         true => (&NVML[..], "NVML error"),
         false => (&CUDA[..], "error"),
     };
-    match known.iter().find(|(number, _)| *number == result) {
-        Some((_, text)) => format!("{text} ({kind} {result})"),
-        None => format!("{kind} {result}"),
-    }
+    let known = known.iter().find(|(number, _)| *number == result);
+    known.map_or(format!("{kind} {result}"), |(_, text)| format!("{text} ({kind} {result})"))
 }
 
 /// The loader's error message with its reason.

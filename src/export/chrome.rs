@@ -99,10 +99,7 @@ impl Sink for Chrome<'_> {
                     (Edge::Moment, _) => "i",
                 };
                 let id = format!("{}/range/{}", self.process, phase.id);
-                let of = match phase.tid {
-                    Some(tid) => ("tid", tid.into()),
-                    None => ("id", id.into()),
-                };
+                let of = phase.tid.map_or(("id", id.into()), |tid| ("tid", tid.into()));
                 self.event(kind, at_ns, phase.name, [("cat", "phase".into()), of])
             }
         }

@@ -108,10 +108,7 @@ fn put_file(map: &mut MmapMut, file: &File, length: usize) -> io::Result<()> {
     // SAFETY: replaces pages of a map that nothing refers to yet, and no others: `length` is at most its length.
     let at =
         unsafe { libc::mmap(map.as_mut_ptr().cast(), length, access, flags, file.as_raw_fd(), 0) };
-    match at == libc::MAP_FAILED {
-        true => Err(io::Error::last_os_error()),
-        false => Ok(()),
-    }
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 impl Guarded {

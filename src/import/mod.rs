@@ -116,10 +116,7 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, ImportProblem> {
 pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Converted> {
     let uuid = files::random()?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let command = match script(history) {
-        Some(script) => vec!["python".into(), script],
-        None => vec![name],
-    };
+    let command = script(history).map_or(vec![name], |script| vec!["python".into(), script]);
     let writer = concat!("import ", env!("CARGO_PKG_VERSION")).into();
     convert::convert(history, Header { uuid, command, writer, ..Header::default() }, file)
 }

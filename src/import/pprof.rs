@@ -36,10 +36,7 @@ pub(super) fn read(profile: &Profile) -> Result<History, ImportProblem> {
         let Some(bytes) = number(bytes).filter(|bytes| *bytes > 0) else { continue };
         reader.sample(sample, bytes, count.and_then(number).unwrap_or(1));
     }
-    match reader.history.devices.is_empty() {
-        true => Err(ImportProblem::Empty),
-        false => Ok(reader.history),
-    }
+    if reader.history.devices.is_empty() { Err(ImportProblem::Empty) } else { Ok(reader.history) }
 }
 
 const WITHOUT: &str = "a pprof profile without bytes in use";

@@ -271,10 +271,7 @@ impl Reader {
         self.history.start_unix_ns = has_times.then_some(start);
         for device in &mut self.history.devices {
             for (entry, index) in device.entries.iter_mut().zip(0..) {
-                entry.time_ns = match has_times {
-                    true => entry.time_ns - start,
-                    false => index * 1_000,
-                };
+                entry.time_ns = if has_times { entry.time_ns - start } else { index * 1_000 };
             }
         }
     }

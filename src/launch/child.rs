@@ -152,10 +152,8 @@ fn change(pid: pid_t, which: c_int) -> std::io::Result<Option<(c_int, c_int)>> {
 }
 
 fn status_of(status: ExitStatus) -> Status {
-    match status.signal() {
-        Some(signal) => Status::Signalled(signal),
-        None => Status::Exited(status.code().unwrap_or(1) as u8),
-    }
+    let exited = Status::Exited(status.code().unwrap_or(1) as u8);
+    status.signal().map_or(exited, Status::Signalled)
 }
 
 fn not_started(program: &OsString, error: &std::io::Error) -> Failure {

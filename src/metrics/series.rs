@@ -152,10 +152,7 @@ pub fn bounded(groups: BTreeMap<Labels, Series>, most: usize) -> (BTreeMap<Label
     for (group, series) in groups {
         count += series.len();
         // From the first that has no room on: a smaller one does not go before it.
-        match count <= room {
-            true => drop(kept.insert(group, series)),
-            false => rest.merge(series.0),
-        }
+        if count <= room { drop(kept.insert(group, series)) } else { rest.merge(series.0) }
     }
     let folded = rest.total(Family::Processes);
     // A process may have these labels.

@@ -46,10 +46,7 @@ pub struct LogSegment {
 impl LogSegment {
     /// Whether it belongs to a pool for small blocks.
     pub fn is_small(&self) -> bool {
-        match self.blocks.first() {
-            Some((_, size)) => *size <= SMALL,
-            None => self.size <= SMALL_SEGMENT,
-        }
+        self.blocks.first().map_or(self.size <= SMALL_SEGMENT, |(_, size)| *size <= SMALL)
     }
 }
 

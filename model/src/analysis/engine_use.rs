@@ -75,10 +75,9 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
     let others_here = if limit < card { 0 } else { others };
     let free =
         to_signed(limit).saturating_sub(to_signed(highest)).saturating_sub(to_signed(others_here));
-    let unused = match missing {
-        Some(refused) => free.min(free_at(&refused).saturating_sub(to_signed(refused.size))),
-        None => free,
-    };
+    let unused = missing.map_or(free, |refused| {
+        free.min(free_at(&refused).saturating_sub(to_signed(refused.size)))
+    });
     Some(EngineUse {
         engine,
         parts,

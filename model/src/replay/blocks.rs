@@ -53,10 +53,7 @@ impl<O: Observer> Apply<'_, O> {
     pub(super) fn uncount_block(&mut self, key: Key, live: &Live, how: FreeCause) {
         let state = &mut self.state;
         let any = state.devices.get(&live.device).is_some_and(|device| device.cache.paused > 0);
-        let paused = match any {
-            true => state.cache.paused_of(key.number, live.size),
-            false => 0,
-        };
+        let paused = if any { state.cache.paused_of(key.number, live.size) } else { 0 };
         let outside = state.cache.displace(key.number).unwrap_or(0);
         if outside > 0 {
             self.count_outside(live.device, outside, 0);
@@ -190,9 +187,10 @@ impl<O: Observer> Apply<'_, O> {
         }
         let sums = &mut device_state.cache;
         sums.sampled |= sampled;
-        match known {
-            true => sums.take_reported(reported),
-            false => sums.reported_by_torch = Some(reported),
+        if known {
+            sums.take_reported(reported)
+        } else {
+            sums.reported_by_torch = Some(reported)
         }
         if sampled && known {
             self.notify_device_change(device);

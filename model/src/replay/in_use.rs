@@ -100,10 +100,7 @@ impl InUse {
 
     /// What a cap compares with its limit, but for steps of managed memory and requests under way.
     pub fn counted_by_cap(&self) -> u64 {
-        match self.in_nvidia_smi() {
-            Some(bytes) => bytes.saturating_add(self.managed),
-            None => self.headline(),
-        }
+        self.in_nvidia_smi().map_or(self.headline(), |bytes| bytes.saturating_add(self.managed))
     }
 
     /// Bytes in live tensors; without a framework's cache, in live allocations.

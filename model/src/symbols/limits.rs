@@ -60,10 +60,7 @@ impl Spent<'_> {
 
     /// An error if the command has spent its time.
     pub(super) fn check(&self) -> Result<(), Limit> {
-        match NS.load(Relaxed).saturating_add(self.ns()) > ALL_NS {
-            true => Err(Limit::Time),
-            false => Ok(()),
-        }
+        if NS.load(Relaxed).saturating_add(self.ns()) > ALL_NS { Err(Limit::Time) } else { Ok(()) }
     }
 
     /// Counts bytes that will be unpacked. An error if they are too many.

@@ -107,10 +107,7 @@ fn map(files: &dyn HostFiles, path: &Path) -> Result<Box<dyn Bytes>, Unnamed> {
         std::io::ErrorKind::NotFound => Unnamed::Missing,
         _ => Unnamed::Unreadable(error),
     })?;
-    match map.len() as u64 > limits::FILE_BYTES {
-        true => Err(Unnamed::TooMuch(Limit::File)),
-        false => Ok(map),
-    }
+    if map.len() as u64 > limits::FILE_BYTES { Err(Unnamed::TooMuch(Limit::File)) } else { Ok(map) }
 }
 
 /// Does the file have instructions there? Debug information also describes functions that the

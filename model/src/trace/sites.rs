@@ -31,10 +31,7 @@ impl Sites {
 
     #[inline]
     pub(super) fn get(&self, id: SiteId) -> Option<&SiteInfo> {
-        match self.listed.get(id.0 as usize) {
-            Some(site) => site.as_ref(),
-            None => self.far(id),
-        }
+        self.listed.get(id.0 as usize).map_or_else(|| self.far(id), |site| site.as_ref())
     }
 
     #[cold]

@@ -167,10 +167,7 @@ impl Capture {
     /// Out of line: most of its callers' calls take no stack, or need no room for this one.
     #[inline(never)]
     fn python_first(&self, sink: &impl DefinitionSink, enough: Enough) -> StackId {
-        match self.known_python() {
-            Some(id) => id,
-            None => self.take(sink, enough),
-        }
+        self.known_python().unwrap_or_else(|| self.take(sink, enough))
     }
 
     /// The id of a stack of Python frames that this thread had recently: the same result as

@@ -30,10 +30,7 @@ pub trait MakeRoom {
 impl<T> MakeRoom for Vec<T> {
     #[inline]
     fn make_room(&mut self) -> Result<(), NoMemory> {
-        match self.len() < self.capacity() {
-            true => Ok(()),
-            false => attempt(|| self.try_reserve(1)),
-        }
+        if self.len() < self.capacity() { Ok(()) } else { attempt(|| self.try_reserve(1)) }
     }
 }
 

@@ -254,10 +254,7 @@ impl<T: Slot> Table<T> {
     /// Makes room for one more value, besides the room that is kept for calls in progress. True: the
     /// table grew, and all earlier indices are invalid.
     pub fn make_room(&mut self) -> Result<bool, NoMemory> {
-        match self.len < self.most {
-            true => Ok(false),
-            false => self.grow().map(|()| true),
-        }
+        if self.len < self.most { Ok(false) } else { self.grow().map(|()| true) }
     }
 
     /// For a value that must be stored: if the table cannot grow, it is filled up to 7/8. True: the

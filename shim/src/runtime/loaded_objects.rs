@@ -146,10 +146,7 @@ impl Variables {
                 unsafe { libc::pthread_mutex_unlock(lock) };
                 return Some(result);
             }
-            match attempt < SPINS {
-                true => core::hint::spin_loop(),
-                false => std::thread::yield_now(),
-            }
+            if attempt < SPINS { core::hint::spin_loop() } else { std::thread::yield_now() }
         }
         None
     }

@@ -133,10 +133,7 @@ pub fn is_short_here() -> bool {
 /// recording ends.
 #[inline]
 pub fn run<R>(work: impl FnOnce() -> R) -> Option<R> {
-    match stack_bounds::has_room(stack_pointer(), ROOM) {
-        true => Some(work()),
-        false => run_elsewhere(work),
-    }
+    if stack_bounds::has_room(stack_pointer(), ROOM) { Some(work()) } else { run_elsewhere(work) }
 }
 
 #[cold]

@@ -83,10 +83,7 @@ impl PublishedPage {
             elsewhere,
         };
         live.page.set_owner(&live_owner(identity));
-        live.page.set_state(match recording {
-            true => LiveState::Loaded,
-            false => LiveState::NotRecording,
-        });
+        live.page.set_state(if recording { LiveState::Loaded } else { LiveState::NotRecording });
         live.copy();
         Ok(live)
     }

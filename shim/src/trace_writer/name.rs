@@ -24,17 +24,11 @@ pub fn place(out: &Out, identity: &Identity, started: &str) -> io::Result<Option
             if is_null_device(&path) {
                 return Ok(None);
             }
-            match !path.is_dir() && is_file(text.as_bytes()) {
-                true => path,
-                false => path.join(default()),
-            }
+            if !path.is_dir() && is_file(text.as_bytes()) { path } else { path.join(default()) }
         }
     };
     // Absolute, so that it can be found again from another working directory.
-    let path = match path.is_absolute() {
-        true => path,
-        false => std::env::current_dir()?.join(path),
-    };
+    let path = if path.is_absolute() { path } else { std::env::current_dir()?.join(path) };
     if let Some(directory) = path.parent()
         && !directory.is_dir()
     {

@@ -74,10 +74,8 @@ impl Tail {
         });
         let length = TAIL_START as u64;
         let mut tail = Tail { file, place, length, write_first, free: Vec::new() };
-        match headed.and_then(|()| tail.grow(opened, SLOT, FIRST)) {
-            Ok(()) => Ok(tail),
-            Err(_) => Err(tail.file),
-        }
+        let grown = headed.and_then(|()| tail.grow(opened, SLOT, FIRST));
+        if grown.is_ok() { Ok(tail) } else { Err(tail.file) }
     }
 
     pub fn place(&self) -> TailPlace {

@@ -157,10 +157,7 @@ impl ProcessRow {
         ProcessRow {
             pid,
             user: owner.map_or("?".into(), |owner| owner.user.clone()),
-            command: match owner {
-                Some(owner) => script(&owner.command),
-                None => "(not visible from here)".into(),
-            },
+            command: owner.map_or("(not visible from here)".into(), |owner| script(&owner.command)),
             utilization: cards.filter_map(|card| card.processes.get(&pid)?.utilization).max(),
             ..ProcessRow::default()
         }

@@ -66,10 +66,8 @@ fn run_of(traces: &[Trace]) -> String {
     let start = first.map_or(0, |header| header.start_unix_ns);
     let start = Timestamp::from_nanosecond(start.into()).unwrap_or_default();
     let start = start.strftime("run=%Y%m%dT%H%M%SZ");
-    match first.and_then(|header| header.run) {
-        Some(number) => format!("{start}-{number:016x}"),
-        None => start.to_string(),
-    }
+    let run = first.and_then(|header| header.run);
+    run.map_or(start.to_string(), |number| format!("{start}-{number:016x}"))
 }
 
 /// The rank of each trace, -1 for none, and its number in the rank, from 0.

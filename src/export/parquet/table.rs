@@ -213,20 +213,17 @@ impl<R> Table<'_, R> {
     /// Writes the rest and the end of the file. Returns the number of rows.
     pub(super) fn finish(mut self) -> io::Result<u64> {
         self.write_rows();
-        match self.failed {
-            Some(error) => Err(failed(error)),
-            None => self.file.close().map(|_| self.written).map_err(failed),
-        }
+        self.failed.map_or(Ok(()), Err).map_err(failed)?;
+        self.file.close().map(|_| self.written).map_err(failed)
     }
 }
 
 /// The error of the file below, where it is one.
 fn failed(error: ParquetError) -> io::Error {
     match error {
-        ParquetError::External(cause) => match cause.downcast::<io::Error>() {
-            Ok(error) => *error,
-            Err(cause) => io::Error::other(cause),
-        },
+        ParquetError::External(cause) => {
+            cause.downcast::<io::Error>().map_or_else(io::Error::other, |error| *error)
+        }
         error => io::Error::other(error),
     }
 }

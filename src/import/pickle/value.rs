@@ -85,10 +85,10 @@ impl From<serde_json::Value> for Value {
         match json {
             Json::Null => Value::None,
             Json::Bool(on) => Value::Bool(on),
-            Json::Number(n) => match n.as_i64() {
-                Some(n) => Value::Int(n),
-                None => n.as_f64().map_or(Value::Huge, Value::Float),
-            },
+            Json::Number(n) => {
+                let float = || n.as_f64().map_or(Value::Huge, Value::Float);
+                n.as_i64().map_or_else(float, Value::Int)
+            }
             Json::String(text) => Value::Text(text.into()),
             Json::Array(items) => Value::List(all(items.into_iter().map(Value::from).collect())),
             Json::Object(entries) => {

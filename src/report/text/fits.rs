@@ -37,10 +37,8 @@ pub(super) fn notes(caveats: &[String]) -> String {
 
 /// The answer in one line.
 pub fn short(answer: &Answer) -> String {
-    match headline(answer) {
-        Some(text) => line(0, BOLD, &text),
-        None => "no card is known: give --card\n".into(),
-    }
+    let known = headline(answer).map(|text| line(0, BOLD, &text));
+    known.unwrap_or("no card is known: give --card\n".into())
 }
 
 /// The command for traces whose marks name two batches or lengths, and its answer. `None`: they do not, or it would take long.
@@ -67,10 +65,9 @@ fn of_recording(recorded: &RecordedRun) -> String {
 /// `batch 22 fits, 24 does not`: the best setting, that in force first.
 pub(crate) fn headline(answer: &Answer) -> Option<String> {
     let card = answer.card.as_ref()?;
-    let on = match &card.name {
-        Some(name) => format!("{} ({})", clean(name), size(card.bytes)),
-        None => size(card.bytes),
-    };
+    let bytes = size(card.bytes);
+    let named = card.name.as_ref().map(|name| format!("{} ({bytes})", clean(name)));
+    let on = named.unwrap_or(bytes);
     let in_use = match card.in_use {
         0 => String::new(),
         bytes => format!(", {} of it in use", size(bytes)),

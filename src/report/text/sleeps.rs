@@ -27,10 +27,8 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
     let hidden = all.len().saturating_sub(few);
     let listed = all.iter().enumerate().filter(|(at, _)| *at < few - 1 || at + 1 == all.len());
     for (_, SleepFacts { sleep, unmapped_by }) in listed {
-        let back = match sleep.ended_ns {
-            Some(ended) => seconds(ended.saturating_sub(sleep.began_ns)),
-            None => "not back".into(),
-        };
+        let back = sleep.ended_ns.map(|ended| seconds(ended.saturating_sub(sleep.began_ns)));
+        let back = back.unwrap_or("not back".into());
         let by = unmapped_by.first().map_or(String::new(), |by| place(&by.stack));
         let by = match unmapped_by.len() {
             2.. if !by.is_empty() => format!("{by} and {} more", unmapped_by.len() - 1),

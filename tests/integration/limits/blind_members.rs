@@ -160,10 +160,7 @@ fn who_is_removed_while_it_lives_joins_again_with_what_it_holds() {
     let page = group.of.page();
     let counted = page.sum(0);
     let me = Member { pid: std::process::id(), segment: 0, made: 0 };
-    let dead = |member: Member| match member.pid == removed.pid() {
-        true => Life::Dead,
-        false => Life::Alive,
-    };
+    let dead = |member: Member| if member.pid == removed.pid() { Life::Dead } else { Life::Alive };
     assert!(page.remove_dead_members(me, dead));
     assert!(page.sum(0) < counted - 1500 * MIB);
     // Another takes what seems to be free: then there is more than the limit.

@@ -9,10 +9,7 @@ pub(super) const SPAN: u64 = 1 << 40;
 
 impl Cache {
     fn page(&self, pool: u32) -> u64 {
-        match self.blocks.pools[pool as usize].small {
-            true => 2 << 20,
-            false => self.conf.large_segment_size,
-        }
+        if self.blocks.pools[pool as usize].small { 2 << 20 } else { self.conf.large_segment_size }
     }
 
     /// What a block and the unmapped part behind it have room for.

@@ -34,10 +34,7 @@ impl Level {
 
     /// `Tensor` where blocks of a framework's cache were recorded, else `Driver`.
     pub fn of(state: &State) -> Level {
-        match state.cache.is_used() {
-            true => Level::Tensor,
-            false => Level::Driver,
-        }
+        if state.cache.is_used() { Level::Tensor } else { Level::Driver }
     }
 }
 

@@ -285,10 +285,7 @@ fn native(frame: &Frame) -> Option<StackClass> {
 fn python(frame: &Frame) -> Option<StackClass> {
     let (file, name) = (&*frame.file, last(&frame.function));
     let fits = |(part, functions, _): &&FileClass| {
-        let place = match part.ends_with('/') {
-            true => file.contains(part),
-            false => file.ends_with(part),
-        };
+        let place = if part.ends_with('/') { file.contains(part) } else { file.ends_with(part) };
         place && (functions.is_empty() || functions.split(' ').any(|function| function == name))
     };
     if let Some((_, _, class)) = PYTHON.iter().find(fits) {

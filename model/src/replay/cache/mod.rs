@@ -138,10 +138,7 @@ impl CacheState {
 
     /// Adds driver memory. Returns blocks that were recorded before it (a checkpoint has no order).
     pub(super) fn came(&mut self, key: Key, live: &Live) -> Vec<(u64, u64)> {
-        match allocated(key, live) {
-            Some((start, range)) => self.add(start, range).1,
-            None => Vec::new(),
-        }
+        allocated(key, live).map_or(Vec::new(), |(start, range)| self.add(start, range).1)
     }
 
     /// Adds a mapping. Returns the bytes by which its segment grew, and blocks that were recorded

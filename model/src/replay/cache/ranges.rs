@@ -153,10 +153,7 @@ impl Ranges {
 
     /// Fills the gaps in `[start, end)` of a reservation with paused ranges.
     pub(super) fn cover(&mut self, start: u64, end: u64, range: Extent) {
-        let mut from = match self.by_start.last(start) {
-            Some((_, near)) => near.end.max(start),
-            None => start,
-        };
+        let mut from = self.by_start.last(start).map_or(start, |(_, near)| near.end.max(start));
         let inside: Vec<(u64, u64)> =
             self.by_start.range(start..end).map(|(s, range)| (s, range.end)).collect();
         for (next, to) in inside.into_iter().chain([(end, end)]) {

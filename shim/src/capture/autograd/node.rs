@@ -105,10 +105,8 @@ impl Layout {
             Evidence::None => return false,
         };
         let order = (Ordering::AcqRel, Ordering::Relaxed);
-        let now = match self.state.compare_exchange(UNTRIED, state, order.0, order.1) {
-            Ok(_) => state,
-            Err(other) => other,
-        };
+        let tried = self.state.compare_exchange(UNTRIED, state, order.0, order.1);
+        let now = tried.err().unwrap_or(state);
         now == TRUSTED
     }
 }

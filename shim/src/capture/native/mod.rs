@@ -183,10 +183,7 @@ impl Walker {
                 in_known = self.know(code, &mut seen);
             }
             let in_library = !in_known.is_empty();
-            let rule = match self.rules.get(code) {
-                Some(rule) => rule,
-                None => self.learn(code, in_library, at),
-            };
+            let rule = self.rules.get(code).unwrap_or_else(|| self.learn(code, in_library, at));
             let mut reads = Reads::default();
             let result = rule.step(at, &mut |address| {
                 let word = read(address);

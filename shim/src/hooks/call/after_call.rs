@@ -68,10 +68,7 @@ pub(in crate::hooks) fn stop_without_host_memory(process: &Process) {
 #[cold]
 pub(in crate::hooks) fn unfollowed(call: Call<impl Row>, device: DeviceId) -> CUresult {
     stop_without_host_memory(call.p);
-    match call.p.cap.must_count(device) {
-        true => CUDA_ERROR_OUT_OF_MEMORY,
-        false => call.forward(),
-    }
+    if call.p.cap.must_count(device) { CUDA_ERROR_OUT_OF_MEMORY } else { call.forward() }
 }
 
 /// At the end of a call that PyTorch makes with a lock held. It may not wait for anything, so neither

@@ -73,9 +73,10 @@ fn limit_changed(p: &'static Process, id: DeviceId) {
     let Some(device) = p.devices.known(id) else { return };
     // NVML's figure and the reserves are read before the first limit takes effect: without a trace and a cap
     // they were never read. During a stream capture only NVML is read.
-    match p.stream_captures.any() {
-        true => p.nvml.read(p, device, false, None),
-        false => refresh_usage(p, id),
+    if p.stream_captures.any() {
+        p.nvml.read(p, device, false, None)
+    } else {
+        refresh_usage(p, id)
     }
     p.limits(id, &mut |event| p.trace_writer.record(event));
 }

@@ -42,10 +42,7 @@ pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32
 }
 
 pub fn pop(process: Option<&'static Process>) -> i32 {
-    match known(process) {
-        Some(process) => process.mark(0, Mark::Pop),
-        None => early_ranges::pop(),
-    }
+    known(process).map_or_else(early_ranges::pop, |process| process.mark(0, Mark::Pop));
     0
 }
 

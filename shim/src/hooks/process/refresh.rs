@@ -30,8 +30,5 @@ pub fn refresh_reserves(p: &'static Process, device: DeviceId) {
 pub fn refresh_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.reap();
     p.stream_captures.forget_ended_threads(thread_slot::lives);
-    match p.nvml.is_fresh(p, device) {
-        true => refresh_reserves(p, device),
-        false => refresh_usage(p, device),
-    }
+    if p.nvml.is_fresh(p, device) { refresh_reserves(p, device) } else { refresh_usage(p, device) }
 }

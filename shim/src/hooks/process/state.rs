@@ -176,10 +176,7 @@ pub fn hot() -> &'static HotPage<Process> {
 /// This process's state, created at the first call of the driver.
 #[inline]
 pub fn current() -> &'static Process {
-    match existing() {
-        Some(process) => process,
-        None => make(),
-    }
+    existing().unwrap_or_else(make)
 }
 
 /// The state if there is one. Unlike [`current`] it creates none.

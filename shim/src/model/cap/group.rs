@@ -194,10 +194,7 @@ impl Group {
     pub fn unchecked(&self) -> Vec<u32> {
         let pids = core::mem::take(&mut *self.unchecked.lock());
         let sum = pids.iter().fold(0, |sum: u64, pid| sum.rotate_left(7) ^ u64::from(*pid));
-        match !pids.is_empty() && self.named.swap(sum, Relaxed) != sum {
-            true => pids,
-            false => Vec::new(),
-        }
+        if !pids.is_empty() && self.named.swap(sum, Relaxed) != sum { pids } else { Vec::new() }
     }
 }
 

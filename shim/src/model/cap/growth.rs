@@ -216,10 +216,7 @@ impl Growth {
     /// driver's call, and come before the reading: then who does not see the other's begin is read by the other.
     #[inline]
     pub fn ticket_after(&self, asked: Ticket) -> Ticket {
-        match self.begun.load(Ordering::SeqCst) == asked.0 {
-            true => asked,
-            false => self.ticket(),
-        }
+        if self.begun.load(Ordering::SeqCst) == asked.0 { asked } else { self.ticket() }
     }
 
     /// As `ticket`, for memory whose blocks only the driver knows.

@@ -70,9 +70,6 @@ impl Object {
             return if is_gone { Change::Gone } else { Change::Nothing };
         }
         self.references += 1;
-        match std::mem::take(&mut self.ended) {
-            true => Change::Revived,
-            false => Change::Nothing,
-        }
+        if std::mem::take(&mut self.ended) { Change::Revived } else { Change::Nothing }
     }
 }

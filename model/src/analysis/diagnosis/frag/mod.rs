@@ -104,10 +104,8 @@ impl PoolFrag {
 
 /// Whether a segment is of the pool of small blocks.
 pub(in crate::analysis) fn is_small(segment: &SegmentAt) -> bool {
-    match segment.blocks.first() {
-        Some(block) => sizes::is_small(block.bytes),
-        None => segment.bytes <= sizes::SMALL_SEGMENT,
-    }
+    let whole = segment.bytes <= sizes::SMALL_SEGMENT;
+    segment.blocks.first().map_or(whole, |block| sizes::is_small(block.bytes))
 }
 
 /// Sums of the segments of one pool.

@@ -122,10 +122,7 @@ fn enough(one: &PostMortem) -> Option<u64> {
     let refused = at.refused;
     // The driver rounds the sum of all managed memory.
     let step = if at.kind == Some(Kind::Managed) { MANAGED_STEP } else { PAGE };
-    let used = match one.is_capped() {
-        true => refused.counted,
-        false => one.ours(),
-    };
+    let used = if one.is_capped() { refused.counted } else { one.ours() };
     let size = refused.size.div_ceil(step).saturating_mul(step);
     Some(used.saturating_add(size).div_ceil(PAGE).saturating_mul(PAGE))
 }

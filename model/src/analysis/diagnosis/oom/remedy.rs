@@ -58,10 +58,7 @@ fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
         let reserved = Capacity { bytes: with(peak), origin: Origin::Reserved };
         let full = one.card_free().filter(|_| one.is_imported_from_full_card());
         let card = full.map(|free| Capacity { bytes: with(free), origin: Origin::Card });
-        return match one.own_limit || one.imported {
-            true => card.or(Some(reserved)),
-            false => known,
-        };
+        return if one.own_limit || one.imported { card.or(Some(reserved)) } else { known };
     }
     let origin = if one.is_capped() { Origin::Cap } else { Origin::Card };
     let capacity = |bytes: u64| Capacity { bytes, origin };

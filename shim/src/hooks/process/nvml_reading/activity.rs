@@ -177,10 +177,8 @@ impl NvmlReader {
         let call = own.as_ref().map(|own| own.taking.call);
         let showed = {
             let mut account = watched.account.lock();
-            let others = match &own {
-                Some(own) => own.taking.others(),
-                None => watched.calls_in_progress(None),
-            };
+            let others = own.as_ref().map(|own| own.taking.others());
+            let others = others.unwrap_or_else(|| watched.calls_in_progress(None));
             // Without the bytes that contexts took when they were created.
             let contexts = p.contexts.bytes_on(device.id);
             let hidden = p.cap.outside(device.id).saturating_sub(contexts);

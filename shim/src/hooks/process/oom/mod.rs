@@ -176,10 +176,7 @@ impl OomReporter {
             let now = too_long && cache.is_none();
             now.then(|| state.report(refusal, OomEvidence::StillRefused)).flatten()
         };
-        match report {
-            Some(refusal) => write_now(p, refusal),
-            None => self.keep(p, &refusal),
-        }
+        report.map_or_else(|| self.keep(p, &refusal), |refusal| write_now(p, refusal));
     }
 
     /// PyTorch gives up on a request: called with its lock held.
