@@ -3,19 +3,22 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::process::Command;
+
 use support::{Scratch, command, shim, text};
 
 fn through(lookup: &str) -> String {
     let dir = Scratch::new();
     dir.driver();
     let program = dir.compile("lookups", "lookups", &["-ldl"]);
-    let output = command(program, &dir.0)
-        .arg(lookup)
-        .env("LD_PRELOAD", shim())
-        .env("VRAMTRACE_OUT", "off")
-        .output()
-        .unwrap();
-    text(&output)
+    text(&preloaded(program, &dir).arg(lookup).output().unwrap())
+}
+
+fn preloaded(program: impl AsRef<OsStr>, dir: &Scratch) -> Command {
+    let mut command = command(program, &dir.0);
+    command.env("LD_PRELOAD", shim()).env("VRAMTRACE_OUT", "off");
+    command
 }
 
 #[track_caller]
@@ -146,11 +149,7 @@ fn a_program_linked_against_the_driver_calls_our_functions() {
     dir.driver();
     let program = dir.compile("linked", "linked", &["-L.", "-l:libcuda.so.1"]);
     let bare = command(&program, &dir.0).output().unwrap();
-    let ours = command(&program, &dir.0)
-        .env("LD_PRELOAD", shim())
-        .env("VRAMTRACE_OUT", "off")
-        .output()
-        .unwrap();
+    let ours = preloaded(&program, &dir).output().unwrap();
     assert_eq!(text(&bare), "0 0 1 0 reached 1 1\nexit status: 0\n");
     assert_eq!(text(&ours), text(&bare));
 }
@@ -163,12 +162,7 @@ fn a_plugin_that_looks_behind_itself_finds_the_driver() {
         ["-shared", "-fPIC", "-fno-builtin", "-L.", "-Wl,--no-as-needed", "-l:libcuda.so.1"];
     dir.compile("plugin", "plugin.so", &options);
     let program = dir.compile("lookups", "lookups", &["-ldl"]);
-    let output = command(program, &dir.0)
-        .args(["plugin", "./plugin.so"])
-        .env("LD_PRELOAD", shim())
-        .env("VRAMTRACE_OUT", "off")
-        .output()
-        .unwrap();
+    let output = preloaded(program, &dir).args(["plugin", "./plugin.so"]).output().unwrap();
     let lines = [
         "driver by RTLD_NEXT libvramtrace.so:cuMemAlloc_v2",
         "malloc behind the plugin: libc",
@@ -195,12 +189,7 @@ print(d.cuMemAlloc_v2(ctypes.byref(p), 100), p.value != 0, d.witness_allocs())
 a = ctypes.cast(d.cuMemAlloc_v2, ctypes.c_void_p).value
 print([l.split('/')[-1].strip() for l in open('/proc/self/maps') if int(l.split('-')[0], 16) <= a < int(l.split('-')[1].split()[0], 16)])
 ";
-    let output = command(python, &dir.0)
-        .args(["-c", script])
-        .env("LD_PRELOAD", shim())
-        .env("VRAMTRACE_OUT", "off")
-        .output()
-        .unwrap();
+    let output = preloaded(python, &dir).args(["-c", script]).output().unwrap();
     pretty(&text(&output), "0 True 1\n['libvramtrace.so']\nexit status: 0\n");
 }
 
@@ -211,13 +200,8 @@ fn a_panic_in_a_hook_passes_through() {
     dir.driver();
     let program = dir.compile("linked", "linked", &["-L.", "-l:libcuda.so.1"]);
     for api in ["cuInit", "cuMemAlloc_v2", "cuMemFree_v2"] {
-        let output = command(&program, &dir.0)
-            .env("LD_PRELOAD", shim())
-            .env("VRAMTRACE_OUT", "off")
-            .env("VRAMTRACE_TEST_PANIC", api)
-            .output()
-            .unwrap();
-        let got = text(&output);
+        let mut command = preloaded(&program, &dir);
+        let got = text(&command.env("VRAMTRACE_TEST_PANIC", api).output().unwrap());
         assert!(got.starts_with("0 0 1 0 reached 1 1\n"), "{got}");
         assert!(got.contains(&format!("vramtrace: internal error in {api}: ")), "{got}");
         assert!(got.ends_with("exit status: 0\n"), "{got}");

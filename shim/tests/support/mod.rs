@@ -74,11 +74,7 @@ impl Drop for Scratch {
 /// A command without our variables, in this directory, which is on the loader's path.
 pub fn command(program: impl AsRef<std::ffi::OsStr>, dir: &Path) -> Command {
     let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("VRAMTRACE_") {
-            command.env_remove(name);
-        }
-    }
+    testkit::forget_variables(&mut command);
     command.env_remove("LD_PRELOAD").env("LD_LIBRARY_PATH", dir).current_dir(dir);
     command
 }

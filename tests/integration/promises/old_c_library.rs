@@ -19,8 +19,7 @@ fn version_of(name: &str) -> Option<(u32, u32)> {
 
 #[test]
 fn needs_no_function_that_came_to_the_c_library_later() {
-    let data = std::fs::read(shim()).unwrap();
-    let data = &*data;
+    let data = &std::fs::read(shim()).unwrap()[..];
     let file = FileHeader64::<Endianness>::parse(data).unwrap();
     let endian = file.endian().unwrap();
     let sections = file.sections(endian, data).unwrap();
@@ -51,8 +50,7 @@ fn needs_no_function_that_came_to_the_c_library_later() {
 
 #[test]
 fn needs_the_c_library_and_the_loader_alone() {
-    let data = std::fs::read(shim()).unwrap();
-    let data = &*data;
+    let data = &std::fs::read(shim()).unwrap()[..];
     let file = FileHeader64::<Endianness>::parse(data).unwrap();
     let endian = file.endian().unwrap();
     let sections = file.sections(endian, data).unwrap();

@@ -1,11 +1,10 @@
 //! Traces that do not tell all: damaged ones, and bounded ones whose events were erased.
 
 use testkit::Scratch;
+use testkit::erased_trace::{ended, without_history};
 use testkit::trace_builder::{SECOND, TraceBuilder, cached};
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{
-    Alloc, Counters, Event, Kind, Listed, Purpose, SiteId, Space, StackId, TraceReader,
-};
+use vramtrace_format::{Alloc, Event, Kind, Listed, Purpose, Space, StackId, TraceReader};
 
 use super::READING;
 
@@ -36,37 +35,8 @@ fn every_command_that_reads_tells_of_damage_in_one_line() {
     assert!(all.get("damage").is_none() && all.get("not_known").is_none(), "{all:#}");
 }
 
-/// 30 MiB are live at 2 s, 160 MiB at 10 s; of all this the file has what a checkpoint at 18 s
-/// tells, and what came after.
 fn bounded() -> TraceBuilder {
-    let mut t = TraceBuilder::new();
-    t.header.max_bytes = Some(16 * MIB);
-    t.lose();
-    t.stack(1, &[], &[], &[]);
-    let site = t.site(Kind::Device, 0);
-    t.event(18 * SECOND, Event::StateBegin { id: 3, what: Purpose::Checkpoint, cache_ooms: 0 });
-    for n in 0..5u64 {
-        let alloc = Alloc { key: (n + 1) << 40, size: 32 * MIB, stack: StackId(1), ..of(site) };
-        let time_ns = (n + 1) * SECOND;
-        t.event(18 * SECOND, Event::StateEvent(Listed::new(3, time_ns, &Event::Alloc(alloc))));
-    }
-    t.event(18 * SECOND, Event::StateEvent(Listed::new(3, 0, &Event::Counters(peak(200, 12)))));
-    t.event(18 * SECOND, Event::StateEnd { id: 3, cut: false });
-    t.free(20 * SECOND, Space::Device, 1 << 40);
-    t.event(25 * SECOND, Event::Ended);
-    t
-}
-
-fn of(site: SiteId) -> Alloc {
-    Alloc { site, space: Space::Device, key: 0, size: 0, stack: StackId(0), requested: None }
-}
-
-fn peak(mib: u64, second: u64) -> Counters {
-    Counters {
-        peak: mib * MIB,
-        peak_time_ns: second * SECOND,
-        ..testkit::trace_builder::counters(0)
-    }
+    ended(without_history())
 }
 
 /// Of its peak only the height is known; what the file does hold is printed.
@@ -98,7 +68,8 @@ fn between_two_kept_parts_both_ends_are_named() {
     t.lose();
     let site = t.site(Kind::Device, 0);
     t.event(7 * SECOND, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
-    let alloc = Alloc { key: 9 << 40, size: 8 * MIB, ..of(site) };
+    let (space, size, stack) = (Space::Device, 8 * MIB, StackId(0));
+    let alloc = Alloc { site, space, key: 9 << 40, size, stack, requested: None };
     t.event(7 * SECOND, Event::StateEvent(Listed::new(1, SECOND, &Event::Alloc(alloc))));
     t.event(7 * SECOND, Event::StateEnd { id: 1, cut: false });
     t.event(9 * SECOND, Event::Ended);

@@ -10,7 +10,6 @@ fn stacks_and_rows_have_blocks_and_the_free_cache() {
         "blocks-export",
         &[
             "export t.vtrace --format folded -o -",
-            "export t.vtrace --format folded --level driver -o -",
             "export t.vtrace --format csv -o -",
             "export t.vtrace --format csv --level driver -o -",
         ],

@@ -14,12 +14,16 @@ pub fn bin_dir() -> PathBuf {
 /// The command `vramtrace`, without the VRAMTRACE_* variables of the test's environment.
 pub fn vramtrace() -> Command {
     let mut command = Command::new(bin_dir().join("vramtrace"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("VRAMTRACE_") {
-            command.env_remove(name);
-        }
-    }
+    forget_variables(&mut command);
     command
+}
+
+/// Takes away the VRAMTRACE_* variables of the test's environment.
+pub fn forget_variables(command: &mut Command) {
+    let ours = std::env::vars_os().map(|(name, _)| name);
+    for name in ours.filter(|name| name.to_string_lossy().starts_with("VRAMTRACE_")) {
+        command.env_remove(name);
+    }
 }
 
 /// A library beside the command. Integration tests do not build the cdylibs of other packages: the message

@@ -31,34 +31,39 @@ fn phase((names, mib, at, open): Row) -> Event {
     })
 }
 
-/// 160 MiB are live at 18 s, when the events begin. The peak of 200 MiB at 12 s was in `epoch > forward`, while another thread
-/// was in `loader`. Samples tell of up to 10 s in bins of 5 s, then in one of 8 s.
+/// The peak of [`without_history`] was in `epoch > forward`, while another thread was in `loader`. Samples tell of up to 10 s in
+/// bins of 5 s, then in one of 8 s.
 pub fn erased() -> TraceBuilder {
+    let mut t = without_history();
+    for (id, text) in [(EPOCH, "epoch"), (FORWARD, "forward"), (LOADER, "loader")] {
+        t.define(Definition::Text { id, text: text.into() });
+    }
+    history(&mut t);
+    ended(t)
+}
+
+/// 160 MiB are live at 18 s, when the events begin: 30 MiB were at 2 s. The peak of 200 MiB was at 12 s.
+pub fn without_history() -> TraceBuilder {
     let mut t = TraceBuilder::new();
     t.header.max_bytes = Some(16 * MIB);
     t.lose();
     t.stack(1, &[], &[], &[]);
-    for (id, text) in [(EPOCH, "epoch"), (FORWARD, "forward"), (LOADER, "loader")] {
-        t.define(Definition::Text { id, text: text.into() });
-    }
+    let (space, size, stack) = (Space::Device, 32 * MIB, StackId(1));
     let site = t.site(Kind::Device, 0);
-    let of = |key: u64| Alloc {
-        site,
-        space: Space::Device,
-        key,
-        size: 32 * MIB,
-        stack: StackId(1),
-        requested: None,
-    };
     t.event(18 * SECOND, Event::StateBegin { id: 3, what: Purpose::Checkpoint, cache_ooms: 0 });
     for n in 1..=5u64 {
-        let (time_ns, alloc) = (n * SECOND, of(n << 40));
-        t.event(18 * SECOND, Event::StateEvent(Listed::new(3, time_ns, &Event::Alloc(alloc))));
+        let alloc = Alloc { site, space, key: n << 40, size, stack, requested: None };
+        let listed = Listed::new(3, n * SECOND, &Event::Alloc(alloc));
+        t.event(18 * SECOND, Event::StateEvent(listed));
     }
     let highest = Counters { peak: 200 * MIB, peak_time_ns: 12 * SECOND, ..counters(0) };
     t.event(18 * SECOND, Event::StateEvent(Listed::new(3, 0, &Event::Counters(highest))));
     t.event(18 * SECOND, Event::StateEnd { id: 3, cut: false });
-    history(&mut t);
+    t
+}
+
+/// A free, and the end.
+pub fn ended(mut t: TraceBuilder) -> TraceBuilder {
     t.free(20 * SECOND, Space::Device, 1 << 40);
     t.event(25 * SECOND, Event::Ended);
     t

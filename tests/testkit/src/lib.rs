@@ -33,7 +33,9 @@ mod trace_bytes;
 mod verify;
 mod waiting;
 
-pub use binaries::{bin_dir, repository, shim, sim, sim_dir, temporary, vramtrace};
+pub use binaries::{
+    bin_dir, forget_variables, repository, shim, sim, sim_dir, temporary, vramtrace,
+};
 pub use child::{in_child, redirect, user};
 pub use group::Group;
 pub use interactive::InteractiveProgram;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::reachable::reachable_sim_dir;
-use crate::{Scratch, machine, reachable, shim, sim_dir};
+use crate::{Scratch, forget_variables, machine, reachable, shim, sim_dir};
 
 /// The configuration of a run: preload, simulated devices, environment, arguments.
 #[derive(Clone, Default)]
@@ -110,11 +110,7 @@ impl Setup {
             }
         };
         command.args(&self.args).current_dir(self.cwd.as_deref().unwrap_or(&scratch.0));
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("VRAMTRACE_") {
-                command.env_remove(name);
-            }
-        }
+        forget_variables(&mut command);
         if let Some(spec) = &self.simulated {
             let directory = if other { reachable_sim_dir() } else { sim_dir() };
             command.env("LD_LIBRARY_PATH", directory).env("VRAMTRACE_SIM", spec);

@@ -315,10 +315,7 @@ mod properties {
             ),
         ) {
             let mut cache = Cache::new(conf, limit);
-            let mut live = match begun {
-                Some(expandable) => cache.adopt(&beginning(expandable)),
-                None => Vec::new(),
-            };
+            let mut live = begun.map_or(Vec::new(), |wide| cache.adopt(&beginning(wide)));
             let mut outside = 0;
             for (size, stream, pool, which, choice) in steps {
                 match choice {

@@ -49,10 +49,7 @@ fn cache(life: &Life, learned: &Learned) -> Role {
 
 /// Memory that is freed in the forward pass that made it: temporary in a program that trains.
 fn within_forward(learned: &Learned) -> Role {
-    match learned.trains() {
-        true => Role::Temporary,
-        false => Role::Activations,
-    }
+    if learned.trains() { Role::Temporary } else { Role::Activations }
 }
 
 fn forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
@@ -82,10 +79,7 @@ fn kept_from_forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role
     if learned.is_kept_once(site) {
         return Role::Workspace;
     }
-    match life.backwards() == 0 && !learned.trains() {
-        true => Role::KvCache,
-        false => Role::Activations,
-    }
+    if life.backwards() == 0 && !learned.trains() { Role::KvCache } else { Role::Activations }
 }
 
 fn backward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
@@ -142,10 +136,7 @@ fn outside(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     let functional = learned.forwards() == 0;
     if life.backwards() > 0 || life.ended.phase == StepPart::Backward {
         // The loss is allocated after the forward pass; a model without modules allocates all here.
-        return match after_forward || functional {
-            true => Role::Activations,
-            false => Role::Input,
-        };
+        return if after_forward || functional { Role::Activations } else { Role::Input };
     }
     if life.forwards() > 0 {
         return Role::Input;
@@ -186,14 +177,15 @@ mod tests {
         Life { end: End::NotSeen, ..life }
     }
 
+    fn finish(learned: &mut Learned) {
+        let (forwards, backwards) = (9, 9);
+        learned.finish(TrainingProgress { forwards, backwards, ..TrainingProgress::default() });
+    }
+
     /// Of a program that trains.
     fn training() -> Learned {
         let mut learned = Learned::default();
-        learned.finish(TrainingProgress {
-            forwards: 9,
-            backwards: 9,
-            ..TrainingProgress::default()
-        });
+        finish(&mut learned);
         learned
     }
 
@@ -277,11 +269,7 @@ mod tests {
                 learned.note(&gradient, of(9), Role::Gradients);
             }
         }
-        learned.finish(TrainingProgress {
-            forwards: 9,
-            backwards: 9,
-            ..TrainingProgress::default()
-        });
+        finish(&mut learned);
         (learned, of(2))
     }
 
@@ -303,11 +291,7 @@ mod tests {
         let (mut learned, parameters) = with_weights(StackClass::Outside, 0, 2);
         let momentum = StackAndSize { stack: StackId(4), ..SITE };
         learned.note(&long, momentum, Role::Unknown);
-        learned.finish(TrainingProgress {
-            forwards: 9,
-            backwards: 9,
-            ..TrainingProgress::default()
-        });
+        finish(&mut learned);
         assert_eq!(role(&long, parameters, &learned), Role::Weights, "the line that came first");
         assert_eq!(role(&long, momentum, &learned), Role::Unknown);
     }

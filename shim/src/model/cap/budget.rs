@@ -285,15 +285,17 @@ fn give_up(budget: &Budget, bytes: u64, managed: Option<&Managed>) {
 mod tests {
     use super::*;
 
-    fn capped(limit: u64) -> Budget {
-        let budget = Budget::default();
-        budget.set_limit(Some(limit));
-        budget
+    impl Budget {
+        pub fn capped(limit: u64) -> Budget {
+            let budget = Budget::default();
+            budget.set_limit(Some(limit));
+            budget
+        }
     }
 
     #[test]
     fn exactly_full_is_granted_and_one_byte_more_is_not() {
-        let budget = capped(100);
+        let budget = Budget::capped(100);
         budget.reserve(60, None).unwrap().commit(60).unwrap();
         let rest = budget.reserve(40, None).unwrap();
         assert_eq!(
@@ -306,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_commit_sets_the_real_size() {
-        let budget = capped(100);
+        let budget = Budget::capped(100);
         budget.reserve(80, None).unwrap().commit(10).unwrap();
         assert_eq!(budget.counted(), 10);
         budget.reserve(10, None).unwrap().commit(90).unwrap();
@@ -318,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_gave_stays_charged_when_nobody_commits() {
-        let budget = capped(100);
+        let budget = Budget::capped(100);
         let panicked = std::panic::catch_unwind(|| {
             let mut promise = budget.reserve(60, None).unwrap();
             promise.taken();
@@ -340,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_shows_afterwards_may_pass_the_limit_and_then_all_is_refused() {
-        let budget = capped(100);
+        let budget = Budget::capped(100);
         budget.charge(150);
         assert!(budget.try_take(1).is_err() && budget.try_take(0).is_err());
         budget.charge(-51);
@@ -349,7 +351,7 @@ mod tests {
 
     #[test]
     fn huge_requests_do_not_wrap() {
-        let budget = capped(100);
+        let budget = Budget::capped(100);
         budget.charge(1);
         assert!(budget.try_take(u64::MAX).is_err());
         assert!(!budget.charge(-2));

@@ -40,14 +40,6 @@ fn copied(file: &Path) -> LivePage<'static> {
     LivePage::open(Box::leak(words)).unwrap()
 }
 
-fn names(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
 /// The file of this process's page.
 fn own_file(directory: &Path) -> PathBuf {
     let start = Stat::of_this_process().unwrap().start_ticks;

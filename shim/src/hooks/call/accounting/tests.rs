@@ -14,17 +14,11 @@ fn small(key: u64) -> Entry {
     Entry::new(Kind::Device, key, 1024, DeviceId(0))
 }
 
-fn capped(limit: u64) -> Budget {
-    let budget = Budget::default();
-    budget.set_limit(Some(limit));
-    budget
-}
-
 /// One that lies in two new pages does not fit; in the second one another one lies by then,
 /// which took nothing, as the page was there.
 #[test]
 fn a_page_that_others_use_stays_counted_when_an_allocation_is_undone() {
-    let (budget, ledger) = (capped(2 * PAGE), Ledger::default());
+    let (budget, ledger) = (Budget::capped(2 * PAGE), Ledger::default());
     let (mut straddling, mut inside) =
         (budget.reserve(PAGE, None).unwrap(), budget.reserve(PAGE, None).unwrap());
     let first = small((1 << 40) + PAGE - 512);
@@ -49,7 +43,7 @@ fn what_the_ledger_has_no_room_for_stays_counted() {
     for (entry, bytes) in
         [(small(1 << 40), PAGE), (Entry::new(Kind::Device, 2 << 40, 3 * MIB, DeviceId(0)), 4 * MIB)]
     {
-        let (budget, ledger) = (capped(4 * MIB), Ledger::default());
+        let (budget, ledger) = (Budget::capped(4 * MIB), Ledger::default());
         let mut promise = budget.reserve(bytes, None).unwrap();
         NO_PAGES.set(true);
         let growth = ledger.insert(&Nowhere, &entry);

@@ -1,19 +1,13 @@
 use super::*;
 use vramtrace_format::physical::MIB;
 
-fn capped(limit: u64) -> Budget {
-    let budget = Budget::default();
-    budget.set_limit(Some(limit));
-    budget
-}
-
 fn read(growth: &Growth, reserved: u64, used: u64) -> Option<(Ticket, Reading)> {
     Some((growth.ticket(), Reading { reserved, used: Some(used) }))
 }
 
 #[test]
 fn growth_goes_in_steps_of_32_mib() {
-    let (budget, pool) = (capped(1 << 30), Growth::default());
+    let (budget, pool) = (Budget::capped(1 << 30), Growth::default());
     pool.ask(&budget, 1000).unwrap();
     assert_eq!(budget.counted(), 32 * MIB);
     let mut reported = None;
@@ -29,7 +23,7 @@ fn growth_goes_in_steps_of_32_mib() {
 
 #[test]
 fn the_first_request_under_a_cap_counts_what_came_without_one() {
-    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let (budget, pool) = (Budget::capped(32 * MIB), Growth::default());
     pool.allocated(MIB);
     let reading = Reading { reserved: 32 * MIB, used: Some(MIB) };
     pool.observe(&budget, pool.ticket(), reading, |_| ());
@@ -40,7 +34,7 @@ fn the_first_request_under_a_cap_counts_what_came_without_one() {
 
 #[test]
 fn what_it_holds_is_never_refused() {
-    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let (budget, pool) = (Budget::capped(32 * MIB), Growth::default());
     pool.ask(&budget, MIB).unwrap();
     pool.finish(&budget, MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
     budget.charge(MIB as i64); // above the cap now
@@ -55,7 +49,7 @@ fn what_it_holds_is_never_refused() {
 
 #[test]
 fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
-    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let (budget, pool) = (Budget::capped(32 * MIB), Growth::default());
     pool.ask(&budget, MIB).unwrap();
     pool.ask(&budget, MIB).unwrap();
     assert_eq!(budget.counted(), 32 * MIB);
@@ -70,7 +64,7 @@ fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
 
 #[test]
 fn a_low_forecast_is_charged_when_seen() {
-    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let (budget, pool) = (Budget::capped(32 * MIB), Growth::default());
     pool.ask(&budget, MIB).unwrap();
     pool.finish(&budget, MIB, true, read(&pool, 64 * MIB, MIB), |_| ());
     assert_eq!(budget.counted(), 64 * MIB);
@@ -79,7 +73,7 @@ fn a_low_forecast_is_charged_when_seen() {
 
 #[test]
 fn when_the_driver_knows_of_fewer_used_bytes_it_is_believed_before_a_refusal() {
-    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let (budget, pool) = (Budget::capped(32 * MIB), Growth::default());
     pool.ask(&budget, 32 * MIB).unwrap();
     pool.finish(&budget, 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB), |_| ());
     assert!(pool.ask(&budget, MIB).is_err());
@@ -92,7 +86,7 @@ fn when_the_driver_knows_of_fewer_used_bytes_it_is_believed_before_a_refusal() {
 /// a third block would fit: the pool would grow past the cap.
 #[test]
 fn the_drivers_figure_without_padding_does_not_let_a_request_pass() {
-    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let (budget, pool) = (Budget::capped(32 * MIB), Growth::default());
     let size = 16 * MIB - 511;
     for blocks in 1..=2 {
         pool.ask(&budget, size).unwrap();
@@ -112,7 +106,7 @@ fn the_drivers_figure_without_padding_does_not_let_a_request_pass() {
 
 #[test]
 fn padding_goes_with_its_block_whichever_thread_took_it() {
-    let (budget, pool) = (capped(32 * MIB), Growth::default());
+    let (budget, pool) = (Budget::capped(32 * MIB), Growth::default());
     let held = |used: u64| pool.lock().used_in_driver() - used;
     pool.allocated(100);
     pool.ask(&budget, 513).unwrap();
@@ -126,7 +120,7 @@ fn padding_goes_with_its_block_whichever_thread_took_it() {
 
 #[test]
 fn threads_lose_nothing() {
-    let (budget, pool) = (capped(96 * MIB), Growth::default());
+    let (budget, pool) = (Budget::capped(96 * MIB), Growth::default());
     let refused = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
