@@ -6,7 +6,7 @@ use vramtrace_reader::analysis::steps::Steps;
 use vramtrace_reader::analysis::{Collect, Moment, Phase, Process, Wanted, phases, read_all};
 use vramtrace_reader::report::json::process::{self as json, ProcessesReport};
 use vramtrace_reader::report::text::{self, ReportOptions};
-use vramtrace_reader::report::wording::END_NOT_RECORDED;
+use vramtrace_reader::report::wording::cut_off;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{several, size};
 
@@ -74,7 +74,7 @@ enum By {
 enum Finding {
     /// A request was refused, by the cap or by the driver
     Refusal,
-    /// The end of a process was not recorded: as of one that was killed or crashed
+    /// The end of a process was not recorded, as of one that was killed or crashed, or it left by _exit with a status other than 0
     CutOff,
     /// Memory was still allocated when a process ended in order
     Live,
@@ -94,7 +94,7 @@ impl Finding {
                 })
             }
             Finding::CutOff => (!process.running && !process.ended_in_order)
-                .then(|| format!("{name}: {}", END_NOT_RECORDED)),
+                .then(|| format!("{name}: {}", cut_off(process.exit_status))),
             Finding::Live => {
                 let (live, bytes) = (sum(|of| of.live_allocations), size(sum(|of| of.live_bytes)));
                 (process.ended_in_order && live > 0).then(|| {

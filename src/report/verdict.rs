@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::oom::FailureFacts;
 use super::text::{leaks, stack::place};
-use super::wording::{END_NOT_RECORDED, gpu_name, headline};
+use super::wording::{END_NOT_RECORDED, cut_off, gpu_name, headline};
 use crate::analysis::{Process, Verdict, VerdictKind, with_cause};
 use crate::units::{estimate, seconds, several, size};
 
@@ -85,7 +85,8 @@ fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
         (VerdictKind::CutOff, ..) => {
             let live = process.devices().map(|(_, device)| device.live_bytes);
             let live = size(live.fold(0, u64::saturating_add));
-            format!("{END_NOT_RECORDED}; at {at} {live} were live{also}")
+            let how = cut_off(process.ending.exit_status);
+            format!("{how}; at {at} {live} were live{also}")
         }
         (VerdictKind::RefusedAndWentOn, ..) => failure.unwrap_or_else(|| {
             let refused = several(process.state.refusals(), "request");

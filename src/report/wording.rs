@@ -1,5 +1,7 @@
 //! Names and formatted figures that several reports use.
 
+use std::borrow::Cow;
+
 use vramtrace_format::{DeviceId, StopReason, SwitchedBy};
 
 use crate::replay::{InUse, OffSpan, State, Stop};
@@ -8,6 +10,12 @@ use crate::units::{seconds, several, size};
 
 /// Of a process whose end is not in its trace, if nothing else tells it.
 pub const END_NOT_RECORDED: &str = "its end was not recorded";
+
+/// How a process ended whose exit handlers did not run.
+pub fn cut_off(exit_status: Option<i32>) -> Cow<'static, str> {
+    let left = |status| format!("ended by _exit with status {status}");
+    exit_status.map_or(END_NOT_RECORDED.into(), |status| left(status).into())
+}
 
 /// Why the recorder stopped, as a clause.
 pub fn stop_reason(reason: StopReason) -> &'static str {
@@ -94,10 +102,7 @@ pub fn off_lines(off: &[OffSpan], running: bool) -> Vec<String> {
 
 /// What the headline of a process's memory counts.
 pub fn headline_name(of: &InUse) -> &'static str {
-    match of.in_nvidia_smi() {
-        Some(_) => "in nvidia-smi",
-        None => "recorded",
-    }
+    of.in_nvidia_smi().map_or("recorded", |_| "in nvidia-smi")
 }
 
 /// `6.80 GiB in nvidia-smi`; where NVML has no figure of the process, `6.21 GiB recorded`.

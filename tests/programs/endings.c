@@ -1,5 +1,5 @@
 /* endings.c HOW: one allocation, then an unusual end or an unusual deed.
-   HOW: return | exit | _exit | abort | fork | fork-cuda | fork-kill | exec | outlive | close-all | reuse-fd |
+   HOW: return | exit | _exit STATUS | abort | vfork | fork | fork-cuda | fork-kill | exec | outlive | close-all | reuse-fd |
         panic | fill FILES... ; prints what it saw. */
 #include "driver.h"
 
@@ -21,18 +21,18 @@ static void *late(void *unused) {
     return unused;
 }
 
-static void churn(unsigned long n) { driver_pairs(n, 4096); }
-
 int main(int count, char **arguments) {
     const char *how = count > 1 ? arguments[1] : "return";
     context = begin(0);
     take(4 * MIB);
     if (!strcmp(how, "exit")) exit(7);
-    if (!strcmp(how, "_exit")) _exit(8);
+    if (!strcmp(how, "_exit")) _exit(atoi(arguments[2]));
     if (!strcmp(how, "abort")) abort();
-    if (!strcmp(how, "fork")) { /* the child never touches CUDA */
+    int shared = !strcmp(how, "vfork"); /* the child has this process's memory */
+    if (shared || !strcmp(how, "fork")) { /* the child never touches CUDA */
         int status;
-        pid_t child = fork();
+        pid_t child = shared ? vfork() : fork();
+        if (!child && shared) _exit(3);
         if (!child) return 5;
         waitpid(child, &status, 0);
         printf("child %d\n", WEXITSTATUS(status));
@@ -57,18 +57,16 @@ int main(int count, char **arguments) {
         }
         kill(getpid(), SIGKILL);
     }
-    if (!strcmp(how, "exec")) {
-        fflush(stdout);
-        execl("/bin/echo", "echo", "replaced", (char *)NULL);
-    }
+    if (!strcmp(how, "exec")) execl("/bin/echo", "echo", "replaced", (char *)NULL);
     if (!strcmp(how, "outlive")) {
         pthread_t t;
         pthread_create(&t, NULL, late, NULL);
         usleep(20000);
+        if (count > 2) _Exit(atoi(arguments[2]));
     }
     if (!strcmp(how, "close-all")) {
         for (int fd = 3; fd < 1024; fd++) close(fd);
-        churn(200000);
+        driver_pairs(200000, 4096);
         printf("churned\n");
     }
     if (!strcmp(how, "reuse-fd")) { /* descriptors closed and their numbers taken by another file */
@@ -77,12 +75,12 @@ int main(int count, char **arguments) {
         int mine = mkstemp(path);
         for (int i = 0; i < 32; i++) dup(mine);
         if (write(mine, "precious", 8) != 8) return 96;
-        churn(200000);
+        driver_pairs(200000, 4096);
         printf("size %ld\n", (long)lseek(mine, 0, SEEK_END));
         unlink(path);
     }
     if (!strcmp(how, "churn")) {
-        churn(count > 2 ? strtoul(arguments[2], NULL, 10) : 100000);
+        driver_pairs(count > 2 ? strtoul(arguments[2], NULL, 10) : 100000, 4096);
         printf("churned\n");
     }
     printf("end\n");

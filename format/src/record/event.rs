@@ -288,7 +288,7 @@ events! {
     } => opens_file: false, is_total: false;
 
     /// What followed a refusal: the first call that failed with another error than out of memory, which libraries that
-    /// ignore a refusal cause; or (`api` `None`) the exit status of the process, if it is not 0.
+    /// ignore a refusal cause; or (`api` `None`) the exit status of the process. Without `Ended` after it: that of `_exit`.
     0x47 Aftermath {
         api: Option<u64> = word_if,
         result: i32 = small,

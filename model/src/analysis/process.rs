@@ -133,6 +133,7 @@ pub struct NamedHoldings {
 pub struct Ending {
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,
+    pub exit_status: Option<i32>,
     /// Recording stopped before the process did.
     pub stopped: Option<Stop>,
     /// When the recording was switched off.
@@ -196,6 +197,7 @@ impl Process {
         let collected = Collected { roles: roles.map(RoleLearner::finish), watched, sizes, kept };
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
+            exit_status: whole.state.exit_status,
             stopped: whole.state.stopped,
             off: whole.state.off.clone(),
             recorder_cost: whole.state.recorder_cost,
@@ -449,9 +451,9 @@ impl Process {
         if self.running { Vec::new() } else { oom::ended(&self.ooms) }
     }
 
-    /// The exit handlers of the process ran.
+    /// The exit handlers of the process ran, or it left by `_exit` with status 0.
     pub fn ended_in_order(&self) -> bool {
-        self.ending.ended_ns.is_some()
+        self.ending.ended_ns.is_some() || self.ending.exit_status == Some(0)
     }
 }
 

@@ -325,7 +325,10 @@ impl<O: Observer> Apply<'_, O> {
             Event::Aftermath { api: Some(api), result } => {
                 self.observer.on_error_after_refusal(self.at, api as u16, result);
             }
-            Event::Aftermath { api: None, result } => self.observer.on_exit_status(self.at, result),
+            Event::Aftermath { api: None, result } => {
+                self.state.exit_status = Some(result);
+                self.observer.on_exit_status(self.at, result);
+            }
             _ => self.state_record(),
         }
     }

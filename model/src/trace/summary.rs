@@ -38,6 +38,7 @@ pub struct LastTotals {
     /// Time of the last event.
     pub last_ns: u64,
     pub ended: bool,
+    pub exit_status: Option<i32>,
 }
 
 /// The part of a summary that was read so far.
@@ -102,6 +103,7 @@ impl Trace {
                         devices.insert(DeviceId(counters.device), counters);
                     }
                     Event::Ended => totals.ended = true,
+                    Event::Aftermath { api: None, result } => totals.exit_status = Some(result),
                     _ => {}
                 }
             }

@@ -17,9 +17,10 @@ pub enum Real {
     Dlclose,
     PthreadExit,
     SetCancelType,
+    Exit,
 }
 
-const NAMES: [&[u8]; 7] = [
+const NAMES: [&[u8]; 8] = [
     b"dlsym",
     b"dlvsym",
     b"dlopen",
@@ -27,6 +28,7 @@ const NAMES: [&[u8]; 7] = [
     b"dlclose",
     b"pthread_exit",
     b"pthread_setcanceltype",
+    b"_exit",
 ];
 static REAL: [OnceNonZeroUsize; NAMES.len()] = [const { OnceNonZeroUsize::new() }; NAMES.len()];
 

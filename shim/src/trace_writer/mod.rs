@@ -284,6 +284,19 @@ impl TraceWriter {
         true
     }
 
+    /// Whether this is the process with that pid.
+    pub fn is_of(&self, pid: u32) -> bool {
+        self.identity.get().is_some_and(|identity| identity.pid == pid)
+    }
+
+    /// The process ends by `_exit`. No lock is taken and no file opened: without room in the window it is not recorded.
+    pub fn left(&self, status: i32) {
+        let trace = self.trace().filter(|_| self.state.load(Ordering::Acquire) <= TOTALS);
+        let thread = thread_slot::number(self.owner()).unwrap_or_default();
+        let event = Event::Aftermath { api: None, result: status & 0xFF };
+        trace.into_iter().for_each(|trace| trace.add(thread, self.clock.now_ns(), &event));
+    }
+
     /// Changes the state, unless another thread has.
     fn turn(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -258,8 +258,13 @@ impl Trace {
     }
 
     /// Appends where there is room left in the current window; no new window, no error.
-    pub fn last_words(&self, thread: ThreadId, now_ns: u64, event: &Event) {
+    pub fn add(&self, thread: ThreadId, now_ns: u64, event: &Event) {
         let _ = self.events.current().writer.append(thread, now_ns, event);
+    }
+
+    /// The same, and writes it to the file.
+    pub fn last_words(&self, thread: ThreadId, now_ns: u64, event: &Event) {
+        self.add(thread, now_ns, event);
         let _ = self.flush();
     }
 

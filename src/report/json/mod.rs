@@ -30,8 +30,10 @@ pub struct ProcessHead {
     #[serde(rename = "duration_s", serialize_with = "facts::seconds")]
     #[cfg_attr(test, schemars(with = "f64"))]
     last_ns: u64,
-    /// `in_order`, `out_of_memory`, `cut_off` (its end was not recorded), `running` or `unknown`.
+    /// `in_order`, `out_of_memory`, `cut_off` (not recorded, or `_exit` with a status), `running` or `unknown`.
     pub ended: &'static str,
+    /// Null: not recorded.
+    exit_status: Option<i32>,
 }
 
 impl ProcessHead {
@@ -44,6 +46,7 @@ impl ProcessHead {
             started_unix_ns: header.start_unix_ns,
             last_ns: figures.last_ns,
             ended: figures.end().name(),
+            exit_status: figures.exit_status,
         }
     }
 }

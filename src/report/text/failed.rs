@@ -43,8 +43,11 @@ pub(super) fn head(
     }
     let at = seconds(cause.unix_ns.saturating_sub(rank.header.start_unix_ns));
     let (title, how, command) = match cause.end {
-        ProcessEnd::OutOfMemory => (paint(BAD, oom::TITLE), "", "oom"),
-        _ => (paint(WARN, "CUT OFF"), ": its end was not recorded", "report"),
+        ProcessEnd::OutOfMemory => (paint(BAD, oom::TITLE), String::new(), "oom"),
+        _ => {
+            let how = format!(": {}", wording::cut_off(rank.exit_status));
+            (paint(WARN, "CUT OFF"), how, "report")
+        }
     };
     let (name, live) = (rank.name(), size(rank.sum(|device| device.live_bytes)));
     let next = next(command, &given);

@@ -156,7 +156,10 @@ fn ended(process: &Process) -> String {
         _ => {
             let off = process.ending.off.last().is_some_and(|off| off.until_ns.is_none());
             let so = if off { ", while the recording was off" } else { "; all up to then is here" };
-            paint(WARN, &format!("in a way that was not recorded{so}"))
+            let left =
+                process.ending.exit_status.map(|status| format!("by _exit, with status {status}"));
+            let how = left.unwrap_or("in a way that was not recorded".into());
+            paint(WARN, &(how + so))
         }
     }
 }
@@ -330,10 +333,8 @@ fn kinds(device: &DeviceState) -> String {
         if sums.allocations == 0 && sums.peak_bytes == 0 {
             continue;
         }
-        let at_peak = match device.peak.offset {
-            Some(_) => size(device.peak.by_kind[kind as usize]),
-            None => "-".into(),
-        };
+        let at_peak = device.peak.offset.map(|_| size(device.peak.by_kind[kind as usize]));
+        let at_peak = at_peak.unwrap_or("-".into());
         let note = match kind {
             Kind::Pool => format!("{} of it in use", size(device.pool_used)),
             Kind::Graph => format!("{} of it in use", size(device.graph_used)),

@@ -39,10 +39,19 @@ pub fn parent(run: &Run) -> Value {
 
 #[test]
 fn an_end_is_recorded_as_what_it_was() {
-    for (name, in_order) in [("return", true), ("exit", true), ("_exit", false), ("abort", false)] {
-        let process = unchanged(how(name)).quiet().only_report();
-        assert_eq!(process["ended_in_order"], in_order, "{name}");
-        assert!(in_order || process["devices"][0]["live_bytes"] == 4 << 20, "{name}");
+    for (name, argument, in_order, status) in [
+        ("return", "", true, None),
+        ("exit", "", true, None),
+        ("vfork", "", true, None),
+        ("_exit", "0", true, Some(0)),
+        ("_exit", "264", false, Some(8)),
+        ("outlive", "6", false, Some(6)),
+        ("abort", "", false, None),
+    ] {
+        let process = unchanged(how(name).arg(argument)).quiet().only_report();
+        has(&process, json!({ "ended_in_order": in_order, "exit_status": status }));
+        let live = process["devices"][0]["live_bytes"].as_u64();
+        assert!(in_order || live >= Some(4 << 20), "{name}: {live:?}");
     }
 }
 

@@ -15,14 +15,14 @@ function programOf(facts: ProcessFacts, label: string): string {
 }
 
 /** How the run ended; empty: an imported trace does not tell. */
-export function endOf({ ended, ended_in_order: inOrder, failures, imported_from: form }: ProcessFacts): string {
+export function endOf({ ended, ended_in_order: inOrder, exit_status: status, failures, imported_from: form }: ProcessFacts): string {
   if (failures.length) {
     const what = failures.some((one) => one.level === "tensor") ? "torch.OutOfMemoryError" : "out of memory";
     return inOrder || form !== null ? what : `${what}, and not in order`;
   }
-  if (ended === "unknown") return "";
-  if (ended === "in_order") return "in order";
-  return ended === "running" ? "not yet: it was running" : "in a way that was not recorded";
+  const known: Record<string, string> = { unknown: "", in_order: "in order", running: "not yet: it was running" };
+  const left = status === null ? "in a way that was not recorded" : `by _exit, with status ${status}`;
+  return known[ended] ?? left;
 }
 
 /** What the tab says of the run. */

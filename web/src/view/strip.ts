@@ -68,7 +68,7 @@ export class Strip implements View {
     }
     if (killed.length) {
       const names = killed.slice(0, 4).map((cell) => cell.page.name).join(", ");
-      words.push(`${names}${killed.length > 4 ? ` and ${killed.length - 4} more` : ""} ended in a way that was not recorded`);
+      words.push(`${names}${killed.length > 4 ? ` and ${killed.length - 4} more` : ""} ended ${[...new Set(killed.map((cell) => endOf(cell.facts)))].join(" or ")}`);
     }
     words.push(this.others(words.length > 0));
     return words.filter((text) => text).map((text, n) => el(n ? "p" : "h2", { text: clean(text, 400) }));

@@ -43,6 +43,8 @@ pub struct ProcessFigures {
     /// The process was running when the trace was opened.
     pub running: bool,
     pub ended_in_order: bool,
+    /// `None`: not recorded.
+    pub exit_status: Option<i32>,
     /// When the request for memory failed with which the run ended; of several devices the first.
     pub failed_ns: Option<u64>,
     /// Recording stopped before the process did.
@@ -221,6 +223,7 @@ impl ProcessFigures {
             header: process.header.clone(),
             running: process.running,
             ended_in_order: process.ended_in_order(),
+            exit_status: process.ending.exit_status,
             failed_ns: fatal.iter().map(|oom| oom.time_ns).min(),
             stopped: process.ending.stopped.is_some(),
             live_is_known: process.state.live_is_known(),
@@ -302,7 +305,8 @@ impl ProcessFigures {
         };
         ProcessFigures {
             source: FiguresSource::Totals,
-            ended_in_order: totals.ended,
+            ended_in_order: totals.ended || totals.exit_status == Some(0),
+            exit_status: totals.exit_status,
             last_ns: totals.last_ns,
             devices: totals.devices.iter().map(device).collect(),
             ..ProcessFigures::begin(trace)
