@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, cap_event};
 use testkit::{InteractiveProgram, Program, Run, Scratch, Setup, has};
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{Definition, Kind, RefusedBy};
+use vramtrace_format::{Definition, Event, Kind, RefusedBy};
 
 use crate::oom_message::says;
 
@@ -119,6 +119,8 @@ fn a_run_without_any_says_so_in_one_line_and_an_unreadable_cap_is_the_cause_of_a
     absorbed.refused(3 * SECOND, Kind::Device, 2 << 30, RefusedBy::Cap, 1 << 30);
     absorbed.alloc(4 * SECOND, Kind::Device, 3 << 40, 2 * MIB);
     absorbed.write(&scratch.0.join("handled.vtrace"));
+    absorbed.event(5 * SECOND, Event::Aftermath { api: None, result: 3 });
+    absorbed.write(&scratch.0.join("left.vtrace"));
     let mut warned = TraceBuilder::new();
     warned.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
     warned.refused(2 * SECOND, Kind::Device, 2 << 30, RefusedBy::Warned, 1 << 30);
@@ -131,6 +133,9 @@ fn a_run_without_any_says_so_in_one_line_and_an_unreadable_cap_is_the_cause_of_a
         &["oom t.vtrace", "oom t.vtrace --json", "oom warned.vtrace", "oom unreadable.vtrace"],
     );
     scratch.prints("oom/handled", &["handled.vtrace"]);
+    assert!(
+        scratch.text("left.vtrace").contains(" ended by _exit with status 3; at 5.000 s 104.00 ")
+    );
 }
 
 #[test]

@@ -63,8 +63,8 @@ pub struct Oom {
     /// Refusals on the device that were absorbed before it: harmless.
     #[serde(rename = "absorbed_before")]
     pub absorbed: u64,
-    /// The program got memory of the device afterwards (blocks, at the level of tensors); or, at the
-    /// level of the driver, ran for 10 s more.
+    /// The program ended with status 0, or got memory of the device afterwards (blocks, for tensors); or, for
+    /// the driver, ran for 10 s more.
     pub went_on: bool,
     /// File offset of its event.
     #[serde(skip)]
@@ -179,6 +179,8 @@ pub struct OomObserver {
     /// The last refusal, up to the next error.
     last: Option<RefusalAt>,
     swallowed: Vec<Swallowed>,
+    /// The process ended with status 0: it handled what was refused.
+    ended_well: bool,
 }
 
 /// Maximum number of kept refusals that a library did not report, and of bursts after which the thread went on.
@@ -212,6 +214,7 @@ impl OomObserver {
         for mut oom in self.ooms {
             let last = self.devices.get(&oom.device).copied().unwrap_or_default();
             oom.went_on = match oom.level {
+                _ if self.ended_well => true,
                 Level::Tensor if last.block > 0 => last.block > oom.offset,
                 Level::Tensor => last.given > oom.offset,
                 Level::Driver => {
@@ -334,6 +337,7 @@ impl Observer for OomObserver {
     }
 
     fn on_exit_status(&mut self, _: &Stamped, status: i32) {
+        self.ended_well = status == 0;
         if let Some(last) = self.swallowed.last_mut() {
             last.status = Some(status);
         }

@@ -18,7 +18,7 @@ pub struct Swallowed {
     pub next_ns: u64,
     pub next_api: u16,
     pub next_result: i32,
-    /// The exit status of the process; `None`: 0, or it did not end in order.
+    /// The exit status of the process; `None`: not known.
     pub status: Option<i32>,
 }
 
@@ -49,7 +49,7 @@ pub struct NotReported {
     #[serde(rename = "next_at_s", serialize_with = "facts::seconds")]
     #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub next_ns: u64,
-    /// Null: 0, or the process did not end in order.
+    /// Null: not known.
     pub exit_status: Option<i32>,
     #[serde(skip)]
     pub refused: Refused,

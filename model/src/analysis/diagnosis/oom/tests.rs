@@ -110,6 +110,13 @@ fn callers_of_the_driver_are_out_of_memory_when_nothing_follows_for_long() {
     assert_eq!(found, (3, 0, 1_200 * MS, true));
     // It lived on without asking for more.
     assert!(driver(&[0], None, 20_000).ooms[0].went_on);
+    // It ended with a status.
+    for status in [0, 1] {
+        let mut t = TraceBuilder::new();
+        t.refused(MS, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
+        t.event(2 * MS, Event::Aftermath { api: None, result: status });
+        assert_eq!(listed(&t).ooms[0].went_on, status == 0);
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ unsafe extern "C" {
 
 extern "C" fn note_status(status: c_int, _: *mut c_void) {
     if let Some(process) = state::existing() {
-        process.oom.aftermath.status.store(status, Relaxed);
+        process.oom.aftermath.status.store((status & 0xFF) + 1, Relaxed);
     }
 }
 
@@ -34,7 +34,7 @@ extern "C" fn note_status(status: c_int, _: *mut c_void) {
 pub struct Aftermath {
     /// A request was refused, and no call has failed since.
     waits: AtomicBool,
-    /// What `exit` was called with, or `main` returned.
+    /// What `exit` was called with, or `main` returned, plus 1; 0: not known.
     status: AtomicI32,
     last: Lock<Last>,
 }
@@ -56,6 +56,11 @@ pub fn keep_exit_status() {
 }
 
 impl Aftermath {
+    /// `None`: not known.
+    pub fn status(&self) -> Option<i32> {
+        Some(self.status.load(Relaxed) - 1).filter(|status| *status >= 0)
+    }
+
     #[cold]
     pub fn refused(&self, device: DeviceId, refused: &Refused) {
         *self.last.lock() = Last { refused: Some((device, *refused)), error: None };
@@ -80,16 +85,12 @@ impl Aftermath {
 
     /// Called when the process exits normally.
     pub fn at_exit(&self, p: &'static Process) {
-        let Last { refused: Some((device, refused)), error } =
-            std::mem::take(&mut *self.last.lock())
-        else {
-            return;
-        };
-        let status = self.status.load(Relaxed);
-        if status != 0 {
+        let Last { refused, error } = std::mem::take(&mut *self.last.lock());
+        let Some(status) = self.status() else { return };
+        if refused.is_some() || p.oom.cache_ooms() > 0 {
             p.trace_writer.record(&Event::Aftermath { api: None, result: status });
         }
-        let Some((api, result)) = error else { return };
+        let (Some((device, refused)), Some((api, result))) = (refused, error) else { return };
         if p.config.oom_report == OomReport::Off || status == 0 {
             return;
         }

@@ -34,6 +34,8 @@ pub struct Findings {
     pub could_expand: bool,
     /// Another limit that the environment sets.
     pub other: Option<OtherLimit>,
+    /// With which the process ends, if it does now.
+    pub status: Option<i32>,
     /// The trace with the details.
     pub trace: Option<String>,
 }
@@ -62,6 +64,7 @@ pub fn findings(p: &'static Process, report: &Report) -> Findings {
             neighbours: neighbours.clone(),
             could_expand: !held.fixed_segments && could_expand(p),
             other: OtherLimit::of(|name| p.config.setting(name)),
+            status: p.oom.aftermath.status(),
             trace: p.trace_writer.path().map(|path| as_typed(&path)),
         }
     })
@@ -119,6 +122,7 @@ fn head(found: &Findings) -> String {
     };
     let what = match found.event.evidence {
         OomEvidence::FrameworkGaveUp => "torch is out of memory:",
+        OomEvidence::EndedRefused if found.status == Some(0) => "ended with status 0: last refused",
         OomEvidence::EndedRefused => "ended out of memory: last refused",
         OomEvidence::StillRefused => "out of memory for a second now:",
     };

@@ -38,6 +38,7 @@ fn fragmented() -> Findings {
         neighbours: vec![(99, Some(gib(3.0)))],
         could_expand: true,
         other: None,
+        status: None,
         trace: Some("vramtrace-1121-0246/gpu.4711.vtrace".into()),
     }
 }
@@ -90,6 +91,7 @@ vramtrace cuda:0 pid 4711: ended out of memory: last refused 2.00 GiB
   more    vramtrace oom vramtrace-1121-0246/gpu.4711.vtrace   (VRAMTRACE_OOM_REPORT=off)
 ";
     assert_eq!(summary(&found), expected);
+    assert!(summary(&Findings { status: Some(0), ..found }).contains("ended with status 0: last"));
 }
 
 #[test]
