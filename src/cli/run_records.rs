@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use vramtrace_format::cgroup;
 use vramtrace_reader::analysis::leaks::UnusedRule;
-use vramtrace_reader::files::{self, append};
+use vramtrace_reader::files::append;
 use vramtrace_reader::report::json::Document;
 use vramtrace_reader::report::json::run::{Judged, RunEnd, RunRecord, RunRecords, SCHEMA, read};
 use vramtrace_reader::trace::{Trace, host_name};
@@ -15,7 +15,7 @@ use crate::console::{json_line, message};
 use crate::error::Failure;
 use crate::launch::RunResult;
 use crate::launch::child::Status;
-use crate::live_processes::owner::slurm_job;
+use crate::live_processes::{owner::slurm_job, process};
 
 /// Maximum size in bytes of traces that are read in full for the lines. A batch system kills a job soon after its end.
 const MAX_TRACE_BYTES: u64 = 512 << 20;
@@ -133,11 +133,7 @@ pub fn append(
 /// The job of the batch system in which this command runs.
 fn job() -> Option<String> {
     let variable = |name: &&str| std::env::var(name).ok().filter(|job| !job.is_empty());
-    let of_cgroup = || {
-        let text = files::read_kernel("/proc/self/cgroup").ok()?;
-        let text = String::from_utf8_lossy(&text);
-        cgroup::path(&text).and_then(slurm_job).map(String::from)
-    };
+    let of_cgroup = || process::cgroup("self").as_deref().and_then(slurm_job).map(String::from);
     cgroup::JOB_VARIABLES.iter().find_map(variable).or_else(of_cgroup)
 }
 

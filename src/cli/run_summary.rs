@@ -35,7 +35,7 @@ pub fn print(ended: &RunResult) {
             ended.output.remove_if_empty();
         }
         message("no process took GPU memory: there is no trace");
-        return;
+        return ended.starved("").iter().for_each(message);
     };
     let shown = from_here(&shown);
     match traces.as_slice() {
@@ -57,7 +57,11 @@ pub fn print(ended: &RunResult) {
     };
     let cut: Vec<_> = all.iter().filter(|one| one.end() == ProcessEnd::CutOff).collect();
     let known = if let [one] = cut[..] { ended.end_of(one.header.pid) } else { None };
-    lines(&all, ended.status, known.as_deref()).iter().for_each(message);
+    let mut of_all = lines(&all, ended.status, known.as_deref());
+    for why in ended.starved(&of_all[3]) {
+        of_all[3].push_str(&format!("; {why}"));
+    }
+    of_all.iter().for_each(message);
     if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
         message(format_args!(
             "  the cap of {cap} was for each process by itself, not for all together"
@@ -153,6 +157,9 @@ fn ends(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) -> 
             (ProcessEnd::OutOfMemory, _) => (3, "out of memory".into()),
             (ProcessEnd::InOrder, Some(code)) => (2, format!("exited with status {code}")),
             (ProcessEnd::InOrder, None) => (0, "ended in order".into()),
+            (ProcessEnd::CutOff, _) if let Some(status) = process.exit_status => {
+                (4, format!("ended by _exit with status {status}"))
+            }
             (ProcessEnd::CutOff | ProcessEnd::Unknown, _) => {
                 (4, cut_off.unwrap_or("whose end was not recorded").into())
             }

@@ -35,8 +35,8 @@ const GPU: &str = "nvidia";
 
 impl Machine {
     pub fn look() -> Machine {
-        let version = files::read_kernel("/proc/driver/nvidia/version").unwrap_or_default();
-        Machine::below(Path::new("/"), &may_use, &String::from_utf8_lossy(&version))
+        let version = files::kernel_text("/proc/driver/nvidia/version").unwrap_or_default();
+        Machine::below(Path::new("/"), &may_use, &version)
     }
 
     fn below(root: &Path, may_use: &dyn Fn(&Path) -> bool, version: &str) -> Machine {

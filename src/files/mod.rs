@@ -98,6 +98,11 @@ pub fn read_kernel(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     bounded(File::open(path)?, MAX_KERNEL_FILE_BYTES)
 }
 
+/// As [`read_kernel`], for text. `None`: it cannot be read.
+pub fn kernel_text(path: impl AsRef<Path>) -> Option<String> {
+    Some(String::from_utf8_lossy(&read_kernel(path).ok()?).into_owned())
+}
+
 /// Random bytes of the kernel.
 pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];

@@ -41,13 +41,15 @@ pub fn problem(library: &Path) -> Option<String> {
 }
 
 fn is_on_noexec(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    let mut found = MaybeUninit::<libc::statvfs>::uninit();
+    file_system(path).is_some_and(|found| found.f_flag & libc::ST_NOEXEC != 0)
+}
+
+/// What the kernel says of the file system that holds a path.
+pub fn file_system(path: &Path) -> Option<libc::statvfs> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut found = MaybeUninit::uninit();
     // SAFETY: the path ends in NUL; statvfs fills `found` where it returns 0.
-    unsafe {
-        libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0
-            && found.assume_init().f_flag & libc::ST_NOEXEC != 0
-    }
+    unsafe { (libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
 }
 
 fn place_of(name: &str) -> Result<PathBuf, Failure> {

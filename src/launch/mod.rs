@@ -2,6 +2,7 @@
 
 pub mod child;
 pub mod elf;
+pub mod host_memory;
 pub mod inherited;
 pub mod library;
 pub mod monitor;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::error::Failure;
 use child::{Status, signal_name};
 use elf::Escape;
+use host_memory::Starved;
 use output::RunOutput;
 use simulate::Simulated;
 
@@ -50,11 +52,32 @@ pub struct RunResult {
 impl RunResult {
     /// How its only process that recorded no end has ended. `None`: it is not known.
     pub fn end_of(&self, pid: u32) -> Option<String> {
+        let Starved { kills, full_shm } = &self.observed.starved;
         match self.status {
             _ if pid != self.observed.command => None,
             Status::Exited(code) => Some(format!("ended with status {code} (_exit, exec)")),
-            Status::Signalled(signal) => Some(format!("killed by {}", signal_name(signal))),
+            Status::Signalled(libc::SIGKILL) if let Some((_, why)) = kills => {
+                Some(format!("killed by the kernel: {why}"))
+            }
+            Status::Signalled(signal) => {
+                let full = full_shm.as_ref().filter(|_| signal == libc::SIGBUS);
+                let why = full.map_or(String::new(), |full| format!(": {full}"));
+                Some(format!("killed by {}{why}", signal_name(signal)))
+            }
         }
+    }
+
+    /// What was short of host memory, where the words `said` do not have it.
+    pub fn starved(&self, said: &str) -> Vec<String> {
+        let Starved { kills, full_shm } = &self.observed.starved;
+        let kills = kills.as_ref().filter(|(_, why)| !said.contains(why));
+        let kills = kills.map(|(killed, why)| match killed {
+            1 => format!("the kernel killed a process: {why}"),
+            n => format!("the kernel killed {n} processes: {why}"),
+        });
+        let failed = self.status != Status::Exited(0);
+        let full = full_shm.clone().filter(|full| failed && !said.contains(full));
+        kills.into_iter().chain(full).collect()
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use vramtrace_format::proc::{self, Stat};
 use vramtrace_reader::files;
 
+use super::host_memory::{HostMemory, Starved};
 use super::library::{SHIM, SIMULATED};
 use crate::console::message;
 use crate::live_processes::control;
@@ -38,6 +39,7 @@ pub struct MonitorReport {
     pub command: u32,
     /// A descendant outlived the command.
     pub still_running: bool,
+    pub starved: Starved,
 }
 
 /// Pid and start time, which together are not reused.
@@ -59,6 +61,7 @@ pub struct ProcessMonitor {
     known: HashMap<PidAndStart, WatchedProcess>,
     /// How often a member of this run was examined.
     examined: u64,
+    host_memory: HostMemory,
     report: MonitorReport,
 }
 
@@ -91,7 +94,8 @@ impl WatchedProcess {
 
 impl ProcessMonitor {
     pub fn new(marker: OsString, library: PathBuf, simulated: bool) -> ProcessMonitor {
-        ProcessMonitor { marker, library, simulated, ..ProcessMonitor::default() }
+        let host_memory = HostMemory::now();
+        ProcessMonitor { marker, library, simulated, host_memory, ..ProcessMonitor::default() }
     }
 
     /// Sets the root of the process tree: `pid` of the command.
@@ -102,6 +106,7 @@ impl ProcessMonitor {
 
     /// Finds the members of the run and examines those that are due. Call it repeatedly while the command runs.
     pub fn look(&mut self, now: Instant) {
+        self.host_memory.look();
         for stat in self.find_members(now) {
             let Some(mut known) = self.known.get(&process(&stat)).copied() else { continue };
             if known.is_due(now) {
@@ -113,6 +118,7 @@ impl ProcessMonitor {
 
     /// Call it after the command ended: finds descendants that still run.
     pub fn end(mut self) -> MonitorReport {
+        self.report.starved = std::mem::take(&mut self.host_memory).end();
         let members = self.find_members(Instant::now());
         self.report.still_running = members.iter().any(|stat| Some(process(stat)) != self.root);
         self.report

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use vramtrace_format::live::LiveState;
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::PageName;
 use vramtrace_format::proc::{self, Life};
-use vramtrace_format::{LiveDevice, LiveOwner, LivePage, LiveSite, SwitchedBy, secrets};
+use vramtrace_format::{LiveDevice, LiveOwner, LivePage, LiveSite, SwitchedBy, cgroup, secrets};
 use vramtrace_reader::files;
 
 use super::directory::PageFile;
@@ -263,10 +264,14 @@ pub fn find_pid(key: ProcessKey) -> Option<u32> {
 
 /// The pid that a process has in its own namespace.
 fn innermost_pid(pid: u32) -> Option<u32> {
-    let status = files::read_kernel(format!("/proc/{pid}/status")).ok()?;
-    let status = String::from_utf8_lossy(&status).into_owned();
+    let status = files::kernel_text(format!("/proc/{pid}/status"))?;
     let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     pids.split_whitespace().next_back()?.parse().ok()
+}
+
+/// The path of a process's cgroup. `pid`: or `self`.
+pub fn cgroup(pid: impl Display) -> Option<String> {
+    cgroup::path(&files::kernel_text(format!("/proc/{pid}/cgroup"))?).map(String::from)
 }
 
 /// Reads a file of /proc/PID that needs the process's memory (environ, cmdline); empty if it is unreadable. If the

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use vramtrace_format::{Header, cgroup};
-use vramtrace_reader::files;
+use vramtrace_format::Header;
 
 use crate::live_processes::followed::{Followed, TraceFigures};
 use crate::live_processes::places::PageLocations;
@@ -197,7 +196,7 @@ impl FollowedTrace {
             read: None,
             known: ProcessDetails {
                 pid,
-                cgroup: pid.and_then(cgroup_of),
+                cgroup: pid.and_then(process::cgroup),
                 ..ProcessDetails::default()
             },
             followed: Followed::with_roles(),
@@ -228,11 +227,6 @@ impl FollowedTrace {
         }
         passes.lock().known.insert(key, self.known.clone());
     }
-}
-
-fn cgroup_of(pid: u32) -> Option<String> {
-    let text = files::read_kernel(format!("/proc/{pid}/cgroup")).ok()?;
-    cgroup::path(&String::from_utf8_lossy(&text)).map(String::from)
 }
 
 /// Where a trace is reached from here: that of a container through the root of its process.

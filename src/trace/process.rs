@@ -19,6 +19,5 @@ pub fn is_this_host(header: &Header) -> bool {
 
 /// The name of this host.
 pub fn host_name() -> String {
-    let name = files::read_kernel("/proc/sys/kernel/hostname").unwrap_or_default();
-    String::from_utf8_lossy(&name).trim().to_string()
+    files::kernel_text("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_string()
 }

@@ -1,6 +1,8 @@
 //! `vramtrace run`'s summary.
 
-use testkit::{Said, Scratch, shim, sim};
+use std::process::Command;
+
+use testkit::{Said, Scratch, bin_dir, shim, sim, skip_here};
 
 /// Two processes at once; each takes 64 MiB and leaves 3 MiB.
 const CLIENT: &str = r#"
@@ -36,7 +38,7 @@ const CAPPED: &str = "--cap 1GiB --oom-report off";
 
 #[test]
 fn the_summary_says_where_what_and_for_whom() {
-    let scratch = with(CLIENT);
+    let scratch = with(&format!("{CLIENT}\nraise SystemExit(1)"));
     let printed = run(&scratch, CAPPED, "python3 client.py & python3 client.py; wait").ended(0).err;
     let lines: Vec<&str> =
         printed.lines().map(|line| line.strip_prefix("vramtrace: ").unwrap_or(line)).collect();
@@ -66,11 +68,73 @@ fn a_run_that_died_did_not_end_in_order() {
         (calm.clone(), "1 ended in order"),
         (format!("{calm}\nraise SystemExit(3)"), "1 exited with status 3"),
         (format!("{CLIENT}\nraise SystemExit(1)"), "1 out of memory"),
-        (format!("{calm}\nimport os\nos._exit(0)"), "1 ended with status 0 (_exit, exec)"),
+        (CLIENT.into(), "1 ended in order"),
+        (format!("{CLIENT}\nimport os\nos._exit(0)"), "1 ended in order"),
+        (format!("{calm}\nimport os\nos._exit(4)"), "1 ended by _exit with status 4"),
+        (
+            format!("{calm}\nimport os\nos.execlp('true', 'true')"),
+            "1 ended with status 0 (_exit, exec)",
+        ),
         (format!("{calm}\nimport os\nos.kill(os.getpid(), 9)"), "1 killed by signal 9 (SIGKILL)"),
     ] {
         let printed = run(&with(&program), CAPPED, "exec python3 client.py").err;
         assert!(printed.contains(&format!("1 took GPU memory: {how}\n")), "{how}: {printed}");
+    }
+}
+
+/// Plays the kernel: how often the limit was reached, and how many processes were killed.
+const COUNT: &str = r#"cd /sys/fs/cgroup
+test "$3" || printf 'oom %s\noom_kill %s\n' $1 $2 > memory.events
+printf 'under_oom 0\noom_kill %s\n' $2 > memory/memory.oom_control
+echo $1 > memory/memory.failcnt
+echo 68719476736 | tee memory.max > memory/memory.limit_in_bytes
+"#;
+
+/// In a mount namespace, with other counts of the cgroup in both versions of its files, and with a small /dev/shm.
+#[test]
+fn what_the_kernel_did_for_want_of_host_memory_is_said() {
+    let calm = CLIENT.replace("2 << 30", "2 << 20");
+    let scratch = with(&format!("{calm}\nimport os\nos.kill(os.getpid(), 9)"));
+    let fill = "import mmap\nfile = open('/dev/shm/full', 'w+b')\nfile.truncate(9 << 20)\n\
+                mmap.mmap(file.fileno(), 0).write(bytes(9 << 20))";
+    scratch.write("shm.py", &format!("{calm}\n{fill}"));
+    scratch.write("count.sh", COUNT);
+    let limit = "host memory limit 64.00 GiB of this cgroup";
+    let killed = |why| format!(": 1 killed by the kernel: {why}\n");
+    for (version, command, says) in [
+        ("", "sh count.sh 1 3; exec python3 client.py", killed(limit)),
+        ("1", "sh count.sh 1 3 1; exec python3 client.py", format!(" by the kernel: {limit}; at ")),
+        ("", "sh count.sh 0 3; exec python3 client.py", killed("the host had no memory left")),
+        (
+            "",
+            "sh count.sh 1 4; python3 client.py; true",
+            format!("; the kernel killed 2 processes: {limit}\n"),
+        ),
+        (
+            "",
+            "sh count.sh 1 3",
+            format!(" no trace\nvramtrace: the kernel killed a process: {limit}\n"),
+        ),
+        ("", "exec python3 client.py", ": 1 killed by signal 9 (SIGKILL)\n".into()),
+        (
+            "",
+            "exec python3 shm.py",
+            ": 1 killed by signal 7 (SIGBUS): /dev/shm is full (4.00 MiB)\n".into(),
+        ),
+    ] {
+        let mount = "mount -t tmpfs none /sys/fs/cgroup && mount -t tmpfs -o size=4m none /dev/shm";
+        let begin = format!(
+            "{mount} && mkdir /sys/fs/cgroup/memory && sh count.sh 0 2 {version}
+            exec \"$0\" run --simulate -- sh -c \"$1\""
+        );
+        let mut shell = Command::new("unshare");
+        shell.args(["--mount", "--map-root-user", "sh", "-c", &begin]);
+        shell.arg(bin_dir().join("vramtrace")).arg(command);
+        let said = Said::by(shell.current_dir(&scratch.0));
+        if said.err.contains("unshare: ") || said.err.contains("mount: ") {
+            return skip_here("host memory: no mount namespace here");
+        }
+        assert!(said.err.contains(&says), "{command} {says}: {}", said.err);
     }
 }
 
