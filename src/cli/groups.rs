@@ -5,7 +5,7 @@ use clap::Command;
 /// Headings, and the commands below each. A command that stands in none is listed under [`OTHER`].
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Record", &["run", "env", "enable", "disable", "demo", "record", "doctor"]),
-    ("Look", &["report", "holders", "tree", "flame", "diff", "ps", "top", "verify"]),
+    ("Look", &["report", "holders", "flame", "diff", "ps", "top", "verify"]),
     ("Explain", &["oom", "leaks", "frag", "whatif", "fits"]),
     ("Limit", &["cap"]),
     ("Watch", &["metrics"]),

@@ -38,7 +38,6 @@ mod run_summary;
 mod select;
 #[cfg(feature = "top")]
 mod top;
-mod tree;
 mod verdict;
 mod verify;
 mod whatif;
@@ -126,8 +125,6 @@ enum Command {
     Cap(cap::Args),
     /// How do I switch the recording of a running process off and on?
     Record(record::Args),
-    /// Who held the memory, as a tree of calls?
-    Tree(tree::Args),
     /// Is a trace consistent: do its events, sums and addresses agree?
     Verify(verify::Args),
     /// What would other PyTorch allocator settings have reserved?
@@ -214,7 +211,6 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Metrics(args) => metrics::run(args),
         Command::Cap(args) => cap::run(args),
         Command::Record(args) => record::run(args),
-        Command::Tree(args) => tree::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Whatif(args) => whatif::run(args),
         Command::Completions(args) => completions::run(args, self::command()),

@@ -306,7 +306,7 @@ fn a_report_decodes_a_trace_twice() {
     assert_eq!(run.traces[0].decodes(), 2 + remedy);
 }
 
-/// `holders`, `tree`, `diff` and `holders --by role`.
+/// `holders`, `diff` and `holders --by role`.
 #[test]
 fn what_is_held_at_a_moment_takes_two_decodes() {
     let file = written(&cached());

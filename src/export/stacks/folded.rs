@@ -7,7 +7,7 @@ use vramtrace_format::StackId;
 
 use super::super::sink::device_name;
 use super::samples::{ProcessStacks, frame_name};
-use crate::analysis::{Owner, tree::taken_by_driver};
+use crate::analysis::Owner;
 use crate::symbols::Frame;
 
 pub(super) fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()> {
@@ -47,7 +47,7 @@ pub(super) fn add(
             push(&plain(&frame_name(frame)), Some(frame));
         }
         if let Some(cause) = owner.cause {
-            push(&taken_by_driver(cause), None);
+            push(&format!("{}, taken by the driver", cause.words()), None);
         }
         let sum = lines.entry(line).or_default();
         *sum = sum.saturating_add(held.bytes);

@@ -8,7 +8,6 @@ use crate::analysis::frag::{Frag, Pin};
 use crate::analysis::leaks::{Leak, Leaks, Suppressions, UnusedRule};
 use crate::analysis::oom::NotReported;
 use crate::analysis::ranks::MergedHolder;
-use crate::analysis::tree::Node;
 use crate::analysis::verify::Verification;
 use crate::analysis::whatif::Prediction;
 use crate::analysis::{
@@ -25,7 +24,6 @@ pub const FRAG: &str = "vramtrace.frag/2";
 pub const HOLDERS: &str = "vramtrace.holders/2";
 pub const LEAKS: &str = "vramtrace.leaks/2";
 pub const OOM: &str = "vramtrace.oom/2";
-pub const TREE: &str = "vramtrace.tree/2";
 pub const VERIFY: &str = "vramtrace.verify/2";
 pub const WHATIF: &str = "vramtrace.whatif/2";
 
@@ -227,33 +225,6 @@ pub struct OomsReport<'r> {
     pub processes: Vec<ProcessRefusals<'r>>,
     /// Refused requests that a library did not report, each with the next error of an API call.
     pub not_reported: Vec<NotReported>,
-}
-
-/// `tree --json`.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct TreeReport<'t> {
-    #[serde(flatten)]
-    pub at: MomentFacts,
-    pub devices: &'t [DeviceTree],
-}
-
-/// The call tree of one device of one process.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct DeviceTree {
-    #[serde(flatten)]
-    pub process: ProcessId,
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(test, schemars(with = "Option<u8>"))]
-    pub device: DeviceId,
-    #[serde(flatten)]
-    pub root: Node,
-    /// The name of the process.
-    #[serde(skip)]
-    pub name: String,
-    #[serde(skip)]
-    pub at_ns: u64,
 }
 
 /// `verify --json`.

@@ -66,7 +66,6 @@ fn the_schemas_are_those_of_the_code() {
         (WHATIF, schema::<Damaged<WhatifReport>>(WHATIF)),
         (FITS, schema::<Damaged<Answer>>(FITS)),
         (run::SCHEMA, schema::<Damaged<run::RunRecord>>(run::SCHEMA)),
-        (TREE, schema::<Damaged<TreeReport>>(TREE)),
         (DIFF, schema::<Named<DiffFacts>>(DIFF)),
         (VERIFY, schema::<Named<VerifyReport>>(VERIFY)),
         (ps::SCHEMA, schema::<Named<ps::PsReport>>(ps::SCHEMA)),

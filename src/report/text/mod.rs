@@ -19,7 +19,6 @@ pub mod stack;
 pub mod steps;
 mod sum;
 mod torch;
-pub mod tree;
 pub mod whatif;
 
 pub use hints::{hints, overview_hints};

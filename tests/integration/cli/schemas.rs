@@ -47,8 +47,7 @@ impl Checker {
     }
 }
 
-const READING: [&str; 15] = [
-    "tree",
+const READING: [&str; 14] = [
     "holders --by role",
     "verify",
     "report",

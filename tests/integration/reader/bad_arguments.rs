@@ -22,7 +22,7 @@ fn refused(scratch: &Scratch, command: &str, wanted: &str) {
 #[test]
 fn a_moment_before_the_start_is_no_option() {
     let scratch = two_traces();
-    for command in ["report", "holders", "tree", "frag", "export --format folded", "flame"] {
+    for command in ["report", "holders", "frag", "export --format folded", "flame"] {
         let wanted = "invalid value '-1' for '--at <MOMENT>': give `peak`";
         refused(&scratch, &format!("{command} oom.vtrace --at -1"), wanted);
     }
@@ -39,7 +39,7 @@ fn a_moment_before_the_start_is_no_option() {
 fn a_moment_behind_the_end_is_not_the_end() {
     let scratch = two_traces();
     for command in
-        ["report", "report --json", "holders", "tree", "export --format folded -o f", "flame -o f"]
+        ["report", "report --json", "holders", "export --format folded -o f", "flame -o f"]
     {
         let wanted = "--at 99.500 s: oom.vtrace ends at 11.000 s";
         refused(&scratch, &format!("{command} oom.vtrace --at 99.5"), wanted);

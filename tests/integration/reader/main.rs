@@ -36,7 +36,7 @@ mod timeline_export;
 mod verify;
 
 /// Every command that reads a trace, which follows these words.
-const READING: [&str; 25] = [
+const READING: [&str; 24] = [
     "report --full",
     "report --json",
     "report --by phase",
@@ -46,7 +46,6 @@ const READING: [&str; 25] = [
     "report --html --force -o page.html",
     "holders",
     "holders --json --at end",
-    "tree",
     "leaks",
     "leaks --json",
     "oom",

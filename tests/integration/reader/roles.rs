@@ -1,4 +1,4 @@
-//! `holders --by role`, `tree`, and the roles of a report, on recorded runs of PyTorch.
+//! `holders --by role` and the roles of a report, on recorded runs of PyTorch.
 
 use serde_json::Value;
 use testkit::{Scratch, sum};
@@ -50,17 +50,4 @@ fn no_weights_are_called_a_leak() {
         let leaks = run.json("leaks t.vtrace");
         assert_eq!(leaks["leaks"], serde_json::json!([]), "{name}");
     }
-}
-
-#[test]
-fn a_tree_leads_from_the_outermost_frame_in() {
-    let run = recorded("gpt2");
-    run.prints("tree", &["tree t.vtrace --depth 8 --least 5", "tree t.vtrace --by role --depth 1"]);
-    let whole = run.text("tree t.vtrace --no-fold --least 0 --depth 99");
-    assert!(whole.contains("_call_impl"), "{whole}");
-    let shown = run.text("tree t.vtrace");
-    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
-    let by_role = run.json("tree t.vtrace --by role");
-    let device = &by_role["devices"][0];
-    assert_eq!(sum(&device["children"], "bytes"), device["bytes"].as_u64().unwrap());
 }

@@ -74,7 +74,7 @@ fn process(scale: u64) -> TraceBuilder {
     t
 }
 
-const VIEWS: [&str; 20] = [
+const VIEWS: [&str; 18] = [
     "job",
     "report job --all",
     "report job --rank 0 --full",
@@ -91,8 +91,6 @@ const VIEWS: [&str; 20] = [
     "frag job",
     "frag job --at oom",
     "whatif job",
-    "tree job",
-    "tree job --level driver",
     "verify job",
     "diff job/0.vtrace other.vtrace",
 ];
@@ -217,7 +215,6 @@ fn each_view_prints_the_facts_in_one_form_under_one_word() {
             if !own.contains_key(&form) {
                 wrong += &format!("{view}: {form} is no fact: {beside}\n");
             } else if words.get(&form).is_some_and(|word| !says(&beside, word))
-                && !view.starts_with("tree") // its words are frames
                 && !beside.trim_start().starts_with("by library")
             {
                 wrong += &format!("{view}: {form} is {}: {beside}\n", words[&form]);

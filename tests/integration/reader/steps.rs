@@ -45,7 +45,6 @@ fn a_table_has_the_steps_and_every_command_with_a_moment_takes_one() {
             "holders --by role --at step:2:end gpt2.vtrace",
             "report --at step:6 gpt2.vtrace",
             "holders --at step:6 gpt2.vtrace",
-            "tree --at step:6 gpt2.vtrace",
             "frag --at step:6 gpt2.vtrace",
             "flame -o f.svg --at step:6 gpt2.vtrace",
             "export --format folded -o - --at step:6 gpt2.vtrace",
@@ -55,7 +54,6 @@ fn a_table_has_the_steps_and_every_command_with_a_moment_takes_one() {
     );
     for line in [
         "report --at step:2",
-        "tree --at step:2",
         "frag --at step:2",
         "diff --at step:1:end --vs step:5:end",
         "flame --at step:2 -o flame.svg",

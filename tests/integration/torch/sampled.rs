@@ -116,7 +116,7 @@ fn what_needs_all_blocks_refuses_the_trace_and_the_rest_takes_it() {
             run.scratch.fails(2, &format!("{words} {trace}"), part);
         }
     }
-    for words in ["verify", "tree", "holders --by role", "oom"] {
+    for words in ["verify", "holders --by role", "oom"] {
         run.text(words);
     }
     for words in ["report", "holders", "leaks"] {

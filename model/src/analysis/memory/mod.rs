@@ -13,7 +13,6 @@ mod over_time;
 mod phases;
 mod sampled;
 pub mod sleeps;
-pub mod tree;
 
 pub use allocation_sizes::AllocationSizes;
 pub use classifier::{KeyFrames, NamedStack, StackClassifier};

@@ -9,7 +9,6 @@ use super::{Allocation, Role, RoleFinder, RoleLearner};
 use crate::analysis::StackClassifier;
 use crate::analysis::holders::{Holder, HolderSum, shared_out};
 use crate::analysis::holdings::{Holding, Owner, Piece, each_piece, places};
-use crate::analysis::tree::Tree;
 use crate::analysis::{Level, Moment};
 use crate::replay::{Key, Live, State, Until, Visitor};
 use crate::symbols::FREE_CACHE;
@@ -96,14 +95,6 @@ impl HeldByRole {
             classifier.holder(device, None, Some(role), group)
         };
         shared_out(all.into_iter().map(holder).collect())
-    }
-
-    /// Adds the memory of a device to a tree of frames, below its roles. The free cache has no frames: it is a node itself.
-    pub fn add_to(&self, tree: &mut Tree, device: DeviceId) {
-        for ((_, role, stack), held) in self.held.iter().filter(|((of, ..), _)| *of == device) {
-            let above = (*role != Role::FreeCache).then(|| role.name().to_string());
-            tree.add(above, *stack, *held);
-        }
     }
 }
 
