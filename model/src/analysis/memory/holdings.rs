@@ -456,7 +456,7 @@ fn sampled(live: &Live, held: Holding) -> Holding {
 /// The stacks of the memory that a framework's blocks lie in.
 pub(in crate::analysis) fn segment_stacks(state: &State) -> FxHashSet<(DeviceId, StackId)> {
     let mut stacks = FxHashSet::default();
-    for segment in state.segments() {
+    for segment in state.cache.extents() {
         let memory = segment.allocation(state).into_iter().chain(segment.objects(state));
         stacks.extend(memory.map(|(_, live)| (live.device, live.stack)));
     }

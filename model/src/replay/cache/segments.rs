@@ -120,7 +120,7 @@ impl State {
 
 impl CacheState {
     /// Segments without their blocks: mappings joined to runs.
-    fn extents<'s>(&self) -> Vec<SegmentAt<'s>> {
+    pub fn extents<'s>(&self) -> Vec<SegmentAt<'s>> {
         let mut segments: Vec<SegmentAt> = Vec::new();
         for (start, range) in self.ranges.cached() {
             let bytes = range.end.saturating_sub(start);

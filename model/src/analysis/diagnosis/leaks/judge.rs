@@ -289,8 +289,11 @@ impl<'a> Judge<'a> {
         match history.growth(axes, left) {
             Ok(growth) => Ok((growth, Verdict::Growing)),
             Err(still) => {
-                let growth = history.growth(axes, Left::AtMost(u64::MAX)).map_err(|_| still)?;
                 let gone = history.settled().saturating_sub(bytes);
+                if gone == 0 {
+                    return Err(still);
+                }
+                let growth = history.growth(axes, Left::AtMost(u64::MAX)).map_err(|_| still)?;
                 let freed = gone as f64 >= FREED * growth.risen as f64;
                 let verdict = if self.refused { Verdict::Growing } else { Verdict::FreedAtEnd };
                 freed.then_some((growth, verdict)).ok_or(still)

@@ -92,20 +92,20 @@ impl Series {
         }
         let by = shift - self.shift;
         self.shift = shift;
-        let mut merged: Vec<SeriesBin> = Vec::with_capacity(self.bins.len() + 1);
-        for bin in self.all() {
+        self.bins.extend(self.last.take());
+        for bin in &mut self.bins {
             // All of the axis may be in one bin now.
-            let number = bin.number.checked_shr(by).unwrap_or(0);
-            match merged.last_mut() {
-                Some(last) if last.number == number => {
-                    last.lowest = last.lowest.min(bin.lowest);
-                    last.last = bin.last;
-                }
-                _ => merged.push(SeriesBin { number, ..*bin }),
-            }
+            bin.number = bin.number.checked_shr(by).unwrap_or(0);
         }
-        self.last = merged.pop();
-        self.bins = merged;
+        self.bins.dedup_by(|next, bin| {
+            let same = next.number == bin.number;
+            if same {
+                bin.lowest = bin.lowest.min(next.lowest);
+                bin.last = next.last;
+            }
+            same
+        });
+        self.last = self.bins.pop();
     }
 
     fn all(&self) -> impl Iterator<Item = &SeriesBin> {

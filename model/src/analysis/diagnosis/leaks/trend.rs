@@ -116,18 +116,20 @@ fn troughs(values: &[u64], fall: u64) -> Option<Vec<(usize, u64)>> {
 /// Kendall's tau of the values against their order, and its z.
 fn mann_kendall(values: &[u64]) -> (f64, f64) {
     let n = values.len();
-    let mut score = 0i64;
-    for (index, value) in values.iter().enumerate() {
-        for later in &values[index + 1..] {
-            score += i64::from(later > value) - i64::from(later < value);
-        }
+    let pairs = |n: usize| (n * n.saturating_sub(1) / 2) as i64;
+    let mut sorted: Vec<u64> = Vec::with_capacity(n);
+    let mut falls = 0;
+    for value in values {
+        let place = sorted.partition_point(|earlier| earlier <= value);
+        falls += (sorted.len() - place) as i64;
+        sorted.insert(place, *value);
     }
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
+    let equal: i64 = sorted.chunk_by(|a, b| a == b).map(|same| pairs(same.len())).sum();
+    let score = pairs(n) - equal - 2 * falls;
     let spread = |n: f64| n * (n - 1.0) * (2.0 * n + 5.0) / 18.0;
     let ties: f64 = sorted.chunk_by(|a, b| a == b).map(|same| spread(same.len() as f64)).sum();
     let variance = spread(n as f64) - ties;
-    let tau = score as f64 / (n * (n - 1) / 2).max(1) as f64;
+    let tau = score as f64 / pairs(n).max(1) as f64;
     if variance <= 0.0 {
         return (tau, 0.0);
     }
