@@ -99,7 +99,9 @@ fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
 
 /// Which request failed, its limit and why, in one line.
 fn failure(process: &Process, one: &FailureFacts) -> String {
-    let (on, at) = (gpu_name(one.oom.device), seconds(one.oom.time_ns));
+    let of_host = one.oom.is_of_host();
+    let on = if of_host { "the host".to_string() } else { gpu_name(one.oom.device) };
+    let at = seconds(one.oom.time_ns);
     let first = match (one.oom.went_on, process.state.refusals()) {
         (false, _) => {
             let leak = one.leak_text.as_ref().map(|leak| format!(" because {leak}"));

@@ -37,7 +37,7 @@ pub fn others(all: &[ListedOom], most: usize) -> String {
             format!(
                 "{} {}",
                 process_name(one.trace.header(), one.trace.path()),
-                cuda_name(oom.device)
+                wording::device(oom)
             ),
             paint(style, &size(oom.size)),
             count(oom.requests),

@@ -8,7 +8,7 @@ use vramtrace_format::{Refused, RefusedBy};
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AdvisedChange, AtStep, OomCause, PostMortem, Spread, Used, UsedPart, UsedSum,
+    Advice, AdvisedChange, AtStep, Oom, OomCause, PostMortem, Spread, Used, UsedPart, UsedSum,
 };
 use crate::analysis::whatif::LARGEST_DEVICE;
 use crate::facts::ProcessId;
@@ -22,7 +22,12 @@ use crate::units::{self, clean, seconds, several, size};
 pub(super) fn process(id: ProcessId, one: &PostMortem) -> String {
     let rank = id.rank.map_or(String::new(), |rank| format!("rank {rank} "));
     let pid = if id.pid > 0 { format!(" pid {}", id.pid) } else { String::new() };
-    format!("{rank}{}{pid}", cuda_name(one.oom.device))
+    format!("{rank}{}{pid}", device(&one.oom))
+}
+
+/// What had too little memory: `cuda:3`, `host`.
+pub(super) fn device(oom: &Oom) -> String {
+    if oom.is_of_host() { "host".to_string() } else { cuda_name(oom.device) }
 }
 
 /// `23 asked 1.31 GiB; the largest requests of steps 1 to 22: 409.60 MiB to 921.60 MiB`.
@@ -45,6 +50,7 @@ pub(in crate::report) fn step(step: AtStep) -> String {
 pub(in crate::report) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused).filter(|_| !one.imported);
     let limit = match refused {
+        Some(_) if one.oom.is_of_host() => return "host memory, not the GPU's".to_string(),
         Some(_) if one.other_call.is_some() => "not known".to_string(),
         Some(Refused { by, counted, limit, .. }) => {
             oom::limit(one.cause, by, counted, limit, one.card_bytes)
@@ -90,7 +96,13 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     }
     if let Some(call) = &one.other_call {
         let bytes = if one.oom.size > 0 { format!(", for {asked}") } else { String::new() };
-        return format!("{} was refused{bytes}", clean(call));
+        let whose = match one.oom.is_of_host() {
+            true => {
+                "; the driver does not say whether `ulimit -l`, a cgroup or the machine has less"
+            }
+            false => "",
+        };
+        return format!("{} was refused{bytes}{whose}", clean(call));
     }
     if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
         return format!("asked {asked}: more than the whole card has ({})", size(card));

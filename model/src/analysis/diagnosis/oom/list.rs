@@ -132,6 +132,11 @@ impl Oom {
         Oom { time_ns, first_ns: time_ns, ..of }
     }
 
+    /// Host memory was refused: no device lacked any.
+    pub fn is_of_host(&self) -> bool {
+        self.refusal.and_then(|at| at.kind).is_some_and(Kind::is_host)
+    }
+
     fn refused(self, waiting: Option<Waiting>) -> Oom {
         let refusals = waiting.map_or(0, |waiting| waiting.refusals);
         Oom { refusal: waiting.map(|waiting| waiting.last), refusals, ..self }
@@ -172,6 +177,8 @@ pub struct OomObserver {
     /// By thread number: the thread allocates blocks of PyTorch, which then count as its memory.
     makes_blocks: Vec<bool>,
     devices: ByDevice<Device>,
+    /// File offset of the last allocation, of whatever memory.
+    given: u64,
     ooms: Vec<Oom>,
     /// The last bursts after which the same thread got other memory.
     handled: Vec<Oom>,
@@ -213,12 +220,13 @@ impl OomObserver {
         let mut ooms: Vec<Oom> = Vec::new();
         for mut oom in self.ooms {
             let last = self.devices.get(&oom.device).copied().unwrap_or_default();
+            let given = if oom.device == DeviceId::UNKNOWN { self.given } else { last.given };
             oom.went_on = match oom.level {
                 _ if self.ended_well => true,
                 Level::Tensor if last.block > 0 => last.block > oom.offset,
-                Level::Tensor => last.given > oom.offset,
+                Level::Tensor => given > oom.offset,
                 Level::Driver => {
-                    last.given > oom.offset || last_ns.saturating_sub(oom.time_ns) > LIVED_ON_NS
+                    given > oom.offset || last_ns.saturating_sub(oom.time_ns) > LIVED_ON_NS
                 }
             };
             add(&mut ooms, oom);
@@ -252,20 +260,21 @@ impl OomObserver {
         self.devices.get(&id).map_or(0, |device| device.absorbed)
     }
 
-    /// The thread got memory.
-    fn served(&mut self, at: &Stamped, live: &Live) {
+    /// The thread got memory, which shows that it went on after a refusal on `device`.
+    fn served(&mut self, at: &Stamped, device: DeviceId, live: &Live) {
         if self.waiting.is_empty() {
             return;
         }
-        let Some(waiting) = self.waiting.remove(&(at.thread, live.device)) else { return };
+        let Some(waiting) = self.waiting.remove(&(at.thread, device)) else { return };
         let soon = !waiting.long && at.time_ns.saturating_sub(waiting.at.time_ns) <= BURST_NS;
         // A cache may take long to free segments: PyTorch's own event decides for its threads.
-        if self.is_cache(at.thread) || soon && live.size >= waiting.last.refused.size {
-            let of = self.devices.of(live.device);
+        let by_cache = device != DeviceId::UNKNOWN && self.is_cache(at.thread);
+        if by_cache || soon && live.size >= waiting.last.refused.size {
+            let of = self.devices.of(device);
             of.absorbed = of.absorbed.saturating_add(waiting.refusals);
             return;
         }
-        add(&mut self.handled, Oom { went_on: true, ..refused_for_good(live.device, waiting) });
+        add(&mut self.handled, Oom { went_on: true, ..refused_for_good(device, waiting) });
         let excess = self.handled.len().saturating_sub(MAX_KEPT);
         self.handled.drain(..excess);
     }
@@ -304,12 +313,12 @@ fn refused_for_good(device: DeviceId, waiting: Waiting) -> Oom {
 
 impl Observer for OomObserver {
     fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&SiteInfo>) {
-        let host = site.and_then(|site| site.kind).is_some_and(Kind::is_host);
-        if host || !is_out_of_memory(refused) {
+        if !is_out_of_memory(refused) {
             return;
         }
-        let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
         let kind: Option<Kind> = site.and_then(|site| site.kind);
+        let on_device = site.filter(|_| !kind.is_some_and(Kind::is_host));
+        let device = on_device.map_or(DeviceId::UNKNOWN, |site| site.device);
         let last =
             RefusalAt { time_ns: at.time_ns, thread: at.thread, device, kind, refused: *refused };
         let fresh = Waiting {
@@ -379,13 +388,19 @@ impl Observer for OomObserver {
     }
 
     fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, how: AllocCause) {
-        if how != AllocCause::Allocated || !live.is_device_memory() {
+        if how != AllocCause::Allocated {
+            return;
+        }
+        // Host memory is of no device: after its refusal, any memory shows that the program went on.
+        self.given = at.offset;
+        self.served(at, DeviceId::UNKNOWN, live);
+        if !live.is_device_memory() {
             return;
         }
         self.devices.of(live.device).given = at.offset;
         // A cache may get some pages of a segment before the next one is refused: that is no success.
         if !self.is_cache(at.thread) {
-            self.served(at, live);
+            self.served(at, live.device, live);
         }
     }
 
@@ -400,7 +415,7 @@ impl Observer for OomObserver {
         self.makes_blocks[thread] = true;
         let device = self.devices.of(live.device);
         (device.given, device.block) = (at.offset, at.offset);
-        self.served(at, live);
+        self.served(at, live.device, live);
     }
 
     fn on_history_gap(&mut self, _at: &Stamped) {

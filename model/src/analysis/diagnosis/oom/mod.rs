@@ -59,8 +59,8 @@ pub struct PostMortem {
     pub spread: Option<Spread>,
     /// PyTorch reached a limit that it sets itself, such as a memory fraction.
     pub own_limit: bool,
-    /// The refused call, if it allocates nothing that the program uses: a context, a graph, a pool, addresses. What it needs is
-    /// not known.
+    /// The refused call, if it allocates nothing that the program uses on the device: a context, a graph, a pool, addresses, host
+    /// memory. What it lacked is not known.
     pub other_call: Option<String>,
     /// False: events are missing before it, and the live memory is not known.
     pub live_is_known: bool,
@@ -307,7 +307,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     };
     let card = definitions.device(oom.device);
     let other_call = oom.refusal.filter(|at| at.refused.by == RefusedBy::Driver).and_then(|at| {
-        let of_memory = definitions.site(at.refused.site)?.kind.is_some();
+        let of_memory = definitions.site(at.refused.site)?.kind.is_some_and(|kind| !kind.is_host());
         (!of_memory).then(|| definitions.site_api_name(at.refused.site))
     });
     PostMortem {

@@ -120,6 +120,20 @@ fn callers_of_the_driver_are_out_of_memory_when_nothing_follows_for_long() {
 }
 
 #[test]
+fn host_memory_that_was_refused_last_ends_a_run() {
+    for given in [None, Some(Kind::HostPinned), Some(Kind::Device)] {
+        let mut t = TraceBuilder::new();
+        t.alloc(0, Kind::Device, start(0), 40 * MIB);
+        t.refused(7 * MS, Kind::HostPinned, 64 * MIB, RefusedBy::Driver, 0);
+        given.into_iter().for_each(|kind| t.alloc(9 * MS, kind, start(1), MIB));
+        t.event(20 * MS, Event::Ended);
+        let oom = &listed(&t).ooms[0];
+        assert_eq!((oom.is_of_host(), oom.device), (true, DeviceId::UNKNOWN));
+        assert_eq!((oom.size, oom.went_on), (64 * MIB, given.is_some()));
+    }
+}
+
+#[test]
 fn a_burst_is_one() {
     let mut t = TraceBuilder::new();
     t.alloc(0, Kind::Device, start(0), 40 * MIB);
