@@ -343,7 +343,7 @@ fn is_of_python(file: &str) -> bool {
 }
 
 /// Whether PyTorch's compiler wrote a Python file: `ab/cabx4...py`, in a directory of any cache.
-fn is_generated(file: &str) -> bool {
+pub fn is_generated(file: &str) -> bool {
     let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
     name.len() > 40 && name.get(1..3) == Some(base_name(folder)) || file.contains("/torchinductor_")
 }

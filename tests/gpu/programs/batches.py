@@ -27,7 +27,7 @@ def tokens(batch, length):
     return torch.randint(0, WORDS, (batch, length), device="cuda")
 
 
-def language(make, length, autocast=None, checkpointed=False, frozen=0):
+def language(make, length, autocast=None, checkpointed=False, frozen=0, compiled=False):
     """A language model of transformers: the labels are its input."""
     import transformers
 
@@ -37,6 +37,8 @@ def language(make, length, autocast=None, checkpointed=False, frozen=0):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for parameter in list(model.parameters())[:frozen]:
         parameter.requires_grad_(False)
+    if compiled:
+        model = torch.compile(model)
 
     def loss(batch):
         words = tokens(batch, length)
@@ -47,8 +49,10 @@ def language(make, length, autocast=None, checkpointed=False, frozen=0):
     return loss, torch.optim.AdamW(used, lr=1e-4)
 
 
-def images(model, size, classes=1000, optimizer=None, channels_last=False, autocast=None):
+def images(model, size, classes=1000, optimizer=None, channels_last=False, autocast=None, compiled=False):
     model = model.cuda().train()
+    if compiled:
+        model = torch.compile(model)
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
 
@@ -231,8 +235,22 @@ UNSEEN = {
     "unet": (unet, (4, 6, 9, 12, 16, 20, 24)),
     "perceptron": (perceptron, (8, 12, 18, 24, 32, 40, 48)),
 }
-SETS = {"development": DEVELOPMENT, "unseen": UNSEEN}
-MODELS = {**DEVELOPMENT, **UNSEEN}
+# Compiled: the first three were used to write what `vramtrace fits` knows of compiled code.
+COMPILED = {
+    "gpt2-compiled": (
+        lambda: language(lambda t: t.GPT2LMHeadModel(t.GPT2Config(n_layer=6)), 512, compiled=True), (3, 4, 8, 14, 20, 24, 28, 30)
+    ),
+    "bert-compiled": (lambda: language(bert, 256, autocast=torch.bfloat16, compiled=True), (4, 6, 12, 24, 32, 48)),
+    "vit-compiled": (lambda: images(of_transformers(vit), 224, optimizer=adamw, compiled=True), (8, 12, 24, 40, 64)),
+    "llama-compiled": (lambda: language(llama, 384, compiled=True), (3, 5, 9, 15, 24)),
+    "opt-compiled": (lambda: language(opt, 384, compiled=True), (3, 4, 9, 16, 24)),
+    "resnet50-compiled": (lambda: images(torchvision("resnet50"), 224, compiled=True), (16, 24, 48, 80, 128)),
+    "roberta-compiled": (
+        lambda: language(lambda t: t.RobertaForMaskedLM(t.RobertaConfig()), 256, compiled=True), (4, 6, 12, 20, 32)
+    ),
+}
+SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "compiled": COMPILED}
+MODELS = {**DEVELOPMENT, **UNSEEN, **COMPILED}
 
 
 def main(name, batches, file):

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::{FxHashMap, FxHasher};
 use vramtrace_format::StackId;
+use vramtrace_format::layers::is_generated;
 
 use crate::symbols::{Language, Symbols, base_name};
 use crate::trace::Definitions;
@@ -27,9 +28,12 @@ pub(super) fn stack_keys(definitions: &Definitions) -> FxHashMap<StackId, StackK
             place(address).hash(&mut hasher);
         }
         for frame in &stack.python {
-            let code = stacks.code(frame.code);
-            let code = code.map(|code| (&*code.name, &*code.file, code.first_line));
-            (code, frame.last_instruction).hash(&mut hasher);
+            let Some(code) = stacks.code(frame.code) else { continue };
+            code.name.hash(&mut hasher);
+            // PyTorch's compiler writes another file for another batch, and other lines.
+            if !is_generated(&code.file) {
+                (&*code.file, code.first_line, frame.last_instruction).hash(&mut hasher);
+            }
         }
         Some((id, hasher.finish()))
     };
@@ -67,4 +71,25 @@ pub(super) fn kinds(definitions: &Definitions, symbols: &Symbols) -> FxHashMap<S
         Some((id, *indexes.iter().find_map(|index| frames.get(index))?))
     };
     definitions.stacks().ids().filter_map(of_stack).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TraceBuilder;
+    use crate::trace::Trace;
+
+    #[test]
+    fn compiled_code_is_the_same_in_another_file() {
+        let mut t = TraceBuilder::new();
+        let files = ["/tmp/torchinductor_me/ab/cab7.py", "/tmp/torchinductor_me/xy/cxy9.py"];
+        for (id, file) in files.iter().copied().chain(["/me/a.py", "/me/b.py"]).enumerate() {
+            t.code(id as u32, "Runner.call", file, 9 + id as i32);
+            t.stack(id as u32, &[], &[id as u32, 2], &[]);
+        }
+        let (definitions, _) = Trace::of(&t).definitions();
+        let keys = stack_keys(&definitions);
+        let [one, other, own, another] = [0, 1, 2, 3].map(|id| keys[&StackId(id)]);
+        assert!(one == other && own != another && one != own);
+    }
 }

@@ -2,6 +2,7 @@
 //! each. Where the order of groups has more than one explanation, there are none.
 
 use std::collections::BTreeMap;
+use std::iter::repeat_n;
 use std::ops::Range;
 
 use vramtrace_format::DeviceId;
@@ -254,20 +255,27 @@ fn is_one_set(groups: &[PassGroup], sets: &[Gradients]) -> bool {
     sets.all(|set| first.is_none_or(|first| similar(first, set)))
 }
 
+/// A large block may have this much more than its request: the rest of a segment that is not split off.
+const NOT_SPLIT: u64 = 1 << 20;
+
 /// Whether two sets have at least half of their bytes in common.
 fn similar(one: &Gradients, other: &Gradients) -> bool {
-    let bytes = |set: &Gradients| -> f64 {
-        set.sizes.iter().map(|(size, count)| *size as f64 * f64::from(*count)).sum()
+    let each = |set: &Gradients| -> Vec<u64> {
+        let each = set.sizes.iter().map(|(size, count)| repeat_n(*size, *count as usize));
+        each.flatten().collect()
     };
-    let common: f64 = one
-        .sizes
-        .iter()
-        .filter_map(|(size, count)| {
-            let at = other.sizes.binary_search_by_key(size, |(size, _)| *size).ok()?;
-            Some(*size as f64 * f64::from(*count.min(&other.sizes[at].1)))
-        })
-        .sum();
-    common * 2.0 >= bytes(one).max(bytes(other))
+    let (one, other) = (each(one), each(other));
+    let mut rest = other.iter().copied().peekable();
+    let mut common = 0;
+    for size in &one {
+        let around = if *size > NOT_SPLIT { NOT_SPLIT } else { 0 };
+        while rest.next_if(|other| *other < size.saturating_sub(around)).is_some() {}
+        if rest.next_if(|other| *other <= size.saturating_add(around)).is_some() {
+            common += u128::from(*size);
+        }
+    }
+    let bytes = |sizes: &[u64]| sizes.iter().map(|size| u128::from(*size)).sum::<u128>();
+    common * 2 >= bytes(&one).max(bytes(&other))
 }
 
 /// The groups of each iteration: one, or one of each optimizer where several alternate.

@@ -45,7 +45,9 @@ fn steps(text: &str) -> Steps {
     let groups = groups(&passes);
     let set = |sizes: &[(u64, u32)]| Gradients { sizes: sizes.to_vec(), of_weights: true };
     let inputs = Gradients { sizes: vec![(64, 1)], of_weights: false };
-    let sets = [set(&[(100, 4)]), set(&[(8, 1), (100, 4)]), set(&[(7000, 2)]), inputs];
+    let [large, larger] = [154_389_504, 155_189_248].map(|bytes| set(&[(bytes, 1)]));
+    let sets =
+        [set(&[(100, 4)]), set(&[(8, 1), (100, 4)]), set(&[(7000, 2)]), inputs, large, larger];
     let cycles = match groups.is_empty() {
         true => Err(NoSteps::NoBackward),
         false => cycles(&groups, &sets, false),
@@ -125,6 +127,8 @@ fn the_cycle_of_two_optimizers_is_one_iteration() {
 #[test]
 fn different_gradients_in_turn_are_not_counted() {
     counts("FB0x FB1x FB0x FB1x", &[1; 4]);
+    // In a block with the rest of a segment: the same gradient.
+    counts("FB4x FB5x FB5x", &[1; 3]);
     says("FB0x FB2x FB0x FB2x", NoSteps::Turns);
     says("FB3x FB3x FB3x", NoSteps::Inputs);
     counts("FB3A FB3A FB3A", &[1, 1, 1]);
