@@ -13,6 +13,12 @@ PROGRAMS = {
     "accumulation": ["transformers"],
     "generation": ["transformers"],
     "compile": ["transformers"],
+    "fsdp": ["transformers"],
+    "fsdp_mixed": ["transformers"],
+    "fsdp_offload": ["transformers"],
+    "fsdp_accumulation": ["transformers"],
+    "fsdp_checkpointed": ["transformers"],
+    "pipeline": [],
 }
 # Roles that the program counts together, as "rest".
 REST = ["activations", "temporary", "workspace", "communication", "graph memory"]
@@ -50,7 +56,7 @@ def score(moment, holders):
     ours = {}
     for holder in holders:
         ours[holder["role"]] = ours.get(holder["role"], 0) + holder["bytes"]
-    in_use = sum(ours.values()) - ours.get("free in cache", 0)
+    in_use = sum(ours.values()) - ours.get("free in cache", 0) - ours.get("context and modules", 0)
     # Memory that libraries take outside PyTorch's blocks is not in the program's figures; NCCL's is communication.
     beside = in_use - moment["total"]
     rest = sum(ours.get(role, 0) for role in REST) - beside - moment["communication"]

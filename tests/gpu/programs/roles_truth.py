@@ -22,9 +22,12 @@ class Ledger:
     def __init__(self):
         self.moments, self.inputs, self.cache, self.buckets = [], [], [], []
         self.model = self.optimizer = None
+        # The shards of parameters, where a forward pass replaces them by gathered ones.
+        self.shards = []
 
     def held(self, tensors):
-        storages = {t.untyped_storage().data_ptr() for t in tensors if t is not None and t.is_cuda}
+        parts = [getattr(t, "_local_tensor", t) for t in tensors]
+        storages = {t.untyped_storage().data_ptr() for t in parts if t is not None and t.is_cuda}
         return sum(self.blocks.pop(address, 0) for address in storages)
 
     def tell(self):
@@ -38,7 +41,7 @@ class Ledger:
                     self.blocks[address] = block["size"]
                 address += block["size"]
         total = sum(self.blocks.values())
-        parameters = list(self.model.parameters())
+        parameters = self.shards or list(self.model.parameters())
         state = self.optimizer.state.values() if self.optimizer else []
         moment = {
             "total": total,
@@ -148,6 +151,75 @@ def run_ddp(ledger):
     run.register_comm_hook(None, average)
     language(ledger, run, first=2)
     dist.destroy_process_group()
+
+
+def join_fake_group(rank):
+    """Joins a group of two ranks without the other one: collectives take their memory and return at once."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+
+
+def run_fsdp(ledger, rounds=1, checkpointed=False, **policy):
+    from torch.distributed.fsdp import fully_shard
+
+    join_fake_group(0)
+    ledger.model = gpt2(use_cache=False, n_layer=6)
+    if checkpointed:
+        ledger.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for part in [*ledger.model.transformer.h, ledger.model]:
+        fully_shard(part, **policy)
+    ledger.shards = list(ledger.model.parameters())
+    ledger.optimizer = adamw(ledger.model)
+    language(ledger, rounds=rounds)
+
+
+def run_fsdp_mixed(ledger):
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    run_fsdp(ledger, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+
+
+def run_fsdp_offload(ledger):
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    run_fsdp(ledger, offload_policy=CPUOffloadPolicy())
+
+
+def run_fsdp_accumulation(ledger):
+    run_fsdp(ledger, rounds=3)
+
+
+def run_fsdp_checkpointed(ledger):
+    run_fsdp(ledger, checkpointed=True)
+
+
+def run_pipeline(ledger):
+    """The last of two stages."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    join_fake_group(1)
+    layers = [torch.nn.TransformerEncoderLayer(768, 12, batch_first=True) for _ in range(6)]
+    ledger.model = torch.nn.Sequential(*layers).to(DEVICE)
+    ledger.optimizer = adamw(ledger.model)
+    part = torch.randn(4, 320, 768, device=DEVICE)
+    stage = PipelineStage(ledger.model, 1, 2, torch.device(DEVICE), input_args=(part,), output_args=(part,))
+    del part
+
+    def loss(output, target):
+        ledger.tell()
+        return (output - target).square().mean()
+
+    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=loss)
+    for _ in range(STEPS):
+        target = torch.randn(16, 320, 768, device=DEVICE)
+        ledger.inputs = [target]
+        schedule.step(target=target, losses=[])
+        ledger.tell()
+        ledger.optimizer.step()
+        ledger.tell()
+        ledger.optimizer.zero_grad()
 
 
 def run_resnet50(ledger):

@@ -31,6 +31,8 @@ pub(in crate::analysis) enum StackClass {
     Cache,
     Backward,
     Accumulate,
+    /// Between ranks, of gradients: what goes into a reduction, and its result.
+    Reduce,
     Recompute,
     Optimizer,
     OptimizerState,
@@ -58,9 +60,10 @@ impl StackClass {
                 Some(StepPart::Outside)
             }
             StackClass::Forward => Some(StepPart::Forward),
-            StackClass::Backward | StackClass::Accumulate | StackClass::Recompute => {
-                Some(StepPart::Backward)
-            }
+            StackClass::Backward
+            | StackClass::Accumulate
+            | StackClass::Reduce
+            | StackClass::Recompute => Some(StepPart::Backward),
             StackClass::Optimizer | StackClass::OptimizerState => Some(StepPart::Optimizer),
             StackClass::Unknown | StackClass::Cache | StackClass::Is(_) | StackClass::Compiled => {
                 None
@@ -152,7 +155,7 @@ fn of(marks: impl Iterator<Item = StackClass>) -> StackClass {
         }
     }
     match found {
-        StackClass::Is(_) | StackClass::Accumulate => found,
+        StackClass::Is(_) | StackClass::Accumulate | StackClass::Reduce => found,
         _ if recompute => StackClass::Recompute,
         _ if backward => StackClass::Backward,
         // A compiled function instead of a module.
@@ -165,7 +168,7 @@ fn of(marks: impl Iterator<Item = StackClass>) -> StackClass {
 type FileClass = (&'static str, &'static str, StackClass);
 
 /// By the end of the file's path. The first that fits decides.
-const PYTHON: [FileClass; 34] = [
+const PYTHON: [FileClass; 37] = [
     ("/torch/nn/modules/module.py", "_call_impl _wrapped_call_impl __call__", C::Forward),
     (
         "/torch/nn/modules/module.py",
@@ -196,7 +199,16 @@ const PYTHON: [FileClass; 34] = [
         C::Load,
     ),
     ("/fsdp/_fully_shard/_fsdp_param.py", "_init_sharded_param", C::Load),
+    // Its caller says what for.
+    ("/fsdp/_fully_shard/_fsdp_collectives.py", "allocate", C::Unknown),
+    ("/fsdp/_fully_shard/_fsdp_collectives.py", "foreach_reduce", C::Reduce),
     ("/fsdp/_fully_shard/_fsdp_collectives.py", "", C::Is(Role::Communication)),
+    // A stage receives into buffers that it makes once.
+    (
+        "/torch/distributed/pipelining/stage.py",
+        "_create_act_recv_info _create_grad_recv_info _prepare_forward_infra _prepare_backward_infra",
+        C::Is(Role::Activations),
+    ),
     ("/torch/nn/parallel/distributed.py", "", C::Is(Role::Communication)),
     ("/torch/distributed/distributed_c10d.py", "", C::Is(Role::Communication)),
     ("/torch/distributed/_functional_collectives.py", "", C::Is(Role::Communication)),
@@ -379,6 +391,8 @@ mod tests {
     #[test]
     fn python_frames_by_file_and_function() {
         let torch = |file: &str| format!("/v/lib/python3.12/site-packages/torch/{file}");
+        let fsdp = torch("distributed/fsdp/_fully_shard/_fsdp_collectives.py");
+        let stage = torch("distributed/pipelining/stage.py");
         for (file, function, mark) in [
             (torch("nn/modules/module.py"), "Module._call_impl", C::Forward),
             (torch("nn/modules/module.py"), "_call_impl", C::Forward),
@@ -394,6 +408,10 @@ mod tests {
             (torch("autograd/function.py"), "Function.apply", C::Unknown),
             (torch("_tensor.py"), "Tensor.backward", C::Backward),
             (torch("utils/checkpoint.py"), "_checkpoint_hook.unpack_hook", C::Recompute),
+            (fsdp.clone(), "DefaultAllocMixin.allocate", C::Unknown),
+            (fsdp.clone(), "foreach_reduce", C::Reduce),
+            (fsdp.clone(), "foreach_all_gather", C::Is(Role::Communication)),
+            (stage, "PipelineStage._create_act_recv_info", C::Is(Role::Activations)),
             ("/v/transformers/cache_utils.py".into(), "DynamicLayer.update", C::Cache),
             ("/home/me/attention.py".into(), "make_kv_cache", C::Cache),
             ("/home/me/train.py".into(), "Net.__init__", C::Constructor),

@@ -13,6 +13,10 @@ pub(super) fn role(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     match life.class {
         StackClass::Is(role) => role,
         StackClass::Accumulate => Role::Gradients,
+        StackClass::Reduce => match backward(life, site, learned) {
+            Role::Gradients => Role::Gradients,
+            _ => Role::Communication,
+        },
         StackClass::Recompute => Role::Activations,
         StackClass::Load => load(life),
         StackClass::Copy => match learned.is_surplus(site) {
@@ -201,6 +205,14 @@ mod tests {
         assert_eq!(role(&freed, SITE, &training()), Role::Temporary, "by the engine's thread");
         let end = End::Freed { same_thread: false, next: Some(StepPart::Forward) };
         assert_eq!(role(&Life { end, ..freed }, SITE, &training()), Role::Gradients);
+    }
+
+    #[test]
+    fn what_a_reduction_leaves_are_gradients() {
+        let kept = life(StackClass::Reduce, StepPart::Backward, (1, 0), StepPart::Outside);
+        assert_eq!(role(&kept, SITE, &training()), Role::Gradients);
+        let within = life(StackClass::Reduce, StepPart::Backward, (0, 0), StepPart::Backward);
+        assert_eq!(role(&within, SITE, &training()), Role::Communication);
     }
 
     #[test]
