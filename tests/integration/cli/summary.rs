@@ -97,7 +97,7 @@ fn what_the_kernel_did_for_want_of_host_memory_is_said() {
     let scratch = with(&format!("{calm}\nimport os\nos.kill(os.getpid(), 9)"));
     let fill = "import mmap\nfile = open('/dev/shm/full', 'w+b')\nfile.truncate(9 << 20)\n\
                 mmap.mmap(file.fileno(), 0).write(bytes(9 << 20))";
-    scratch.write("shm.py", &format!("{calm}\n{fill}"));
+    scratch.write("shm.py", format!("{calm}\n{fill}"));
     scratch.write("count.sh", COUNT);
     let limit = "host memory limit 64.00 GiB of this cgroup";
     let killed = |why| format!(": 1 killed by the kernel: {why}\n");
