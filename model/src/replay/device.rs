@@ -82,6 +82,13 @@ impl SampleAt {
         let rest = i128::from(self.sample.process_bytes?) - explained;
         Some(rest.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
     }
+
+    /// The same, with what calls made the driver take and free since.
+    fn unattributed_with(&self, now: &BytesByCause) -> Option<i64> {
+        let sum = |of: &BytesByCause| of.iter().copied().fold(0, u64::saturating_add);
+        let rest = self.unattributed()?.saturating_add_unsigned(sum(now));
+        Some(rest.saturating_sub_unsigned(sum(&self.driver_own)))
+    }
 }
 
 /// Bytes of the card that neither are free nor belong to this process: other processes, and the driver's own. `None`: the
@@ -206,7 +213,9 @@ impl DeviceState {
             live: self.live_bytes,
             managed: self.kind(Kind::Managed).live_bytes,
             contexts: self.context_bytes,
-            unattributed: self.sample.and_then(|at| at.unattributed()),
+            unattributed: self
+                .sample
+                .and_then(|at| at.unattributed_with(self.driver_own.by_cause())),
             driver_own: *self.driver_own.by_cause(),
             cache: cache.is_used().then(|| CacheInUse {
                 allocated: self.in_blocks(),
