@@ -134,6 +134,8 @@ pub(in crate::hooks) fn refuse_at(
     }
     if is_examined {
         p.oom.refused(p, device, &refused);
+    } else if is_out_of_memory {
+        p.oom.aftermath.host_refused();
     }
     result
 }

@@ -34,6 +34,8 @@ extern "C" fn note_status(status: c_int, _: *mut c_void) {
 pub struct Aftermath {
     /// A request was refused, and no call has failed since.
     waits: AtomicBool,
+    /// Host memory was refused.
+    of_host: AtomicBool,
     /// What `exit` was called with, or `main` returned, plus 1; 0: not known.
     status: AtomicI32,
     last: Lock<Last>,
@@ -67,6 +69,11 @@ impl Aftermath {
         self.waits.store(true, Relaxed);
     }
 
+    #[cold]
+    pub fn host_refused(&self) {
+        self.of_host.store(true, Relaxed);
+    }
+
     /// Notes a call that returned an error.
     #[inline]
     pub fn failed(&self, p: &Process, api: Api, result: i32) {
@@ -87,7 +94,7 @@ impl Aftermath {
     pub fn at_exit(&self, p: &'static Process) {
         let Last { refused, error } = std::mem::take(&mut *self.last.lock());
         let Some(status) = self.status() else { return };
-        if refused.is_some() || p.oom.cache_ooms() > 0 {
+        if refused.is_some() || self.of_host.load(Relaxed) || p.oom.cache_ooms() > 0 {
             p.trace_writer.record(&Event::Aftermath { api: None, result: status });
         }
         let (Some((device, refused)), Some((api, result))) = (refused, error) else { return };
