@@ -83,11 +83,14 @@ impl SampleAt {
         Some(rest.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
     }
 
-    /// The same, with what calls made the driver take and free since.
+    /// The same, with what calls made the driver take and free since. NVML may have been read after a call and before its
+    /// record: then the figure has it already.
     fn unattributed_with(&self, now: &BytesByCause) -> Option<i64> {
         let sum = |of: &BytesByCause| of.iter().copied().fold(0, u64::saturating_add);
-        let rest = self.unattributed()?.saturating_add_unsigned(sum(now));
-        Some(rest.saturating_sub_unsigned(sum(&self.driver_own)))
+        let (rest, named) = (self.unattributed()?, sum(now));
+        let since =
+            rest.saturating_add_unsigned(named).saturating_sub_unsigned(sum(&self.driver_own));
+        Some(since.min(rest.max(i64::try_from(named).unwrap_or(i64::MAX))))
     }
 }
 
