@@ -7,9 +7,35 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 use vramtrace_format::{DeviceId, DriverCause, Header, SwitchedBy};
 
-/// The ordinal of a device as the process saw it; null where the device is not known.
-pub fn ordinal<S: Serializer>(device: &DeviceId, to: S) -> Result<S::Ok, S::Error> {
-    (*device != DeviceId::UNKNOWN).then_some(device.0).serialize(to)
+// How a field is written, and the type of that: for `#[serde(with = "...")]`. A schema has the words of the field.
+
+// The ordinal of a device as the process saw it; null where the device is not known.
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema), schemars(inline))]
+pub struct Ordinal(pub Option<u8>);
+
+impl Ordinal {
+    pub fn serialize<S: Serializer>(device: &DeviceId, to: S) -> Result<S::Ok, S::Error> {
+        (*device != DeviceId::UNKNOWN).then_some(device.0).serialize(to)
+    }
+}
+
+// ns as seconds.
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema), schemars(inline))]
+pub struct Seconds(pub f64);
+
+impl Seconds {
+    pub fn serialize<S: Serializer>(ns: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(*ns as f64 / 1e9)
+    }
+}
+
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema), schemars(inline))]
+pub struct SecondsOrNull(pub Option<f64>);
+
+impl SecondsOrNull {
+    pub fn serialize<S: Serializer>(ns: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
+        ns.map(|ns| ns as f64 / 1e9).serialize(to)
+    }
 }
 
 /// The number of a device, also of one that is not known.
@@ -56,15 +82,6 @@ pub fn thousandths<S: Serializer>(part: &f64, to: S) -> Result<S::Ok, S::Error> 
     to.serialize_f64((part * 1000.0).round() / 1000.0)
 }
 
-/// ns as seconds.
-pub fn seconds<S: Serializer>(ns: &u64, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_f64(*ns as f64 / 1e9)
-}
-
-pub fn seconds_or_null<S: Serializer>(ns: &Option<u64>, to: S) -> Result<S::Ok, S::Error> {
-    ns.map(|ns| ns as f64 / 1e9).serialize(to)
-}
-
 /// A part from 0 to 1, to four digits.
 pub fn part(of: u64, whole: u64) -> f64 {
     (of as f64 / whole.max(1) as f64 * 10_000.0).round() / 10_000.0
@@ -92,8 +109,7 @@ pub fn switched_by<S: Serializer>(by: &SwitchedBy, to: S) -> Result<S::Ok, S::Er
 #[derive(Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema), schemars(rename = "{F}OfDevice"))]
 pub struct OfDevice<F> {
-    #[serde(serialize_with = "ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "Ordinal")]
     device: DeviceId,
     #[serde(flatten)]
     facts: F,

@@ -43,12 +43,10 @@ pub struct Verdict {
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
     pub kind: VerdictKind,
     /// With the failure, the refusal, the leak, or the highest peak. Null: not known, or none.
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     /// The time of the failure, or of the refusal; without one, of the last event.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "at_s", with = "facts::Seconds")]
     pub at_ns: u64,
     /// Leaks were looked for, and there is no sign of one.
     pub no_leak: bool,

@@ -41,19 +41,15 @@ pub struct Tier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Sampled {
-    #[serde(rename = "from_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "from_s", with = "facts::Seconds")]
     pub from_ns: u64,
     /// From here on every event is known.
-    #[serde(rename = "until_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "until_s", with = "facts::Seconds")]
     pub until_ns: u64,
     /// The time for which there is one value: the shortest and the longest.
-    #[serde(rename = "finest_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "finest_s", with = "facts::Seconds")]
     pub finest_ns: u64,
-    #[serde(rename = "coarsest_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "coarsest_s", with = "facts::Seconds")]
     pub coarsest_ns: u64,
 }
 

@@ -80,12 +80,10 @@ pub struct Stop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct OffSpan {
-    #[serde(rename = "from_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "from_s", with = "facts::Seconds")]
     pub from_ns: u64,
     /// Null: to the end of the trace.
-    #[serde(rename = "until_s", serialize_with = "facts::seconds_or_null")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
+    #[serde(rename = "until_s", with = "facts::SecondsOrNull")]
     pub until_ns: Option<u64>,
     /// `record`: by `vramtrace record`; `host_file`: by the file of the host or of the user; `unwritable`: no thread could
     /// write the trace.
@@ -106,12 +104,10 @@ pub const OFF_SPANS_KEPT: usize = 1024;
 pub struct RecorderCost {
     /// Time in the recorder's part of all calls, without the driver's part. It is estimated from
     /// `timed_calls`, which took `timed_s`: one call in `timed_one_of` is timed. Null where none was.
-    #[serde(rename = "in_calls_s", serialize_with = "facts::seconds_or_null")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
+    #[serde(rename = "in_calls_s", with = "facts::SecondsOrNull")]
     pub in_calls_ns: Option<u64>,
     pub timed_calls: u64,
-    #[serde(rename = "timed_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "timed_s", with = "facts::Seconds")]
     pub timed_ns: u64,
     pub timed_one_of: u64,
     /// Bytes of records.

@@ -169,12 +169,10 @@ pub struct HoldersReport {
 pub struct PeakWithoutHolders {
     #[serde(flatten)]
     process: ProcessId,
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     device: DeviceId,
     bytes: u64,
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(test, schemars(with = "f64"))]
+    #[serde(rename = "at_s", with = "facts::Seconds")]
     time_ns: u64,
 }
 

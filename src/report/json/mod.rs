@@ -23,12 +23,10 @@ pub struct ProcessHead {
     pub id: ProcessId,
     pub host: String,
     pub trace: String,
-    #[serde(rename = "started_unix_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(test, schemars(with = "f64"))]
+    #[serde(rename = "started_unix_s", with = "facts::Seconds")]
     started_unix_ns: u64,
     /// Up to the last event.
-    #[serde(rename = "duration_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(test, schemars(with = "f64"))]
+    #[serde(rename = "duration_s", with = "facts::Seconds")]
     last_ns: u64,
     /// `in_order`, `out_of_memory`, `cut_off` (not recorded, or `_exit` with a status), `running` or `unknown`.
     pub ended: &'static str,

@@ -365,8 +365,7 @@ pub(super) fn seconds(ns: u64) -> f64 {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PhasesBeforeFacts {
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(test, schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     /// By the recorder's history, which keeps four for a device in each part of the time; highest first.
     pub phases: Vec<SampledPhase>,

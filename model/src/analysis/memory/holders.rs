@@ -48,8 +48,7 @@ pub struct Holder {
     /// The share of all held bytes of the device, 0 to 1.
     pub share: f64,
     /// Ordinal as the process saw it; null: not known.
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     /// The library that requested the memory: `cuBLAS`, `PyTorch`, the program's name. Null: not known from the stack.
     pub library: Option<String>,

@@ -112,8 +112,7 @@ pub struct MomentFacts {
     #[serde(rename = "at")]
     pub label: &'static str,
     /// Since the start of the trace; null where the moment differs between devices or processes.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds_or_null")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
+    #[serde(rename = "at_s", with = "facts::SecondsOrNull")]
     pub at_ns: Option<u64>,
 }
 

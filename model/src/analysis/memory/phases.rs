@@ -19,12 +19,10 @@ pub struct Phase {
     /// Number of ranges.
     pub times: u64,
     /// Sum of the ranges' durations.
-    #[serde(rename = "seconds", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "seconds", with = "facts::Seconds")]
     pub duration_ns: u64,
     /// Begin of the first range, since the start of the trace.
-    #[serde(rename = "first_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "first_s", with = "facts::Seconds")]
     pub first_ns: u64,
     #[serde(serialize_with = "facts::devices")]
     #[cfg_attr(feature = "schemas", schemars(with = "Vec<facts::OfDevice<InPhase>>"))]

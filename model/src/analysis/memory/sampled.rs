@@ -25,14 +25,11 @@ pub struct SampledMoment {
     pub rank: Option<u32>,
     pub trace: String,
     /// The requested moment, and the time that its figures are of.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "at_s", with = "facts::Seconds")]
     pub asked_ns: u64,
-    #[serde(rename = "from_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "from_s", with = "facts::Seconds")]
     pub from_ns: u64,
-    #[serde(rename = "until_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "until_s", with = "facts::Seconds")]
     pub until_ns: u64,
     pub samples: u32,
     pub devices: Vec<SampledDevice>,
@@ -43,8 +40,7 @@ pub struct SampledMoment {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct SampledDevice {
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     /// The highest in this time, also between samples.
     pub peak_bytes: u64,
@@ -156,12 +152,10 @@ pub struct SampledPhase {
     #[serde(rename = "peak_bytes")]
     pub peak: u64,
     /// When, up to the next mark or sample of the recorder.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "at_s", with = "facts::Seconds")]
     pub at_ns: u64,
     /// How long it was the innermost one, at least.
-    #[serde(rename = "open_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "open_s", with = "facts::Seconds")]
     pub open_ns: u64,
 }
 

@@ -33,12 +33,10 @@ const LOOKED_AT: usize = 16;
 pub struct Sleep {
     /// Number among the device's sleeps, from 1.
     pub number: u64,
-    #[serde(rename = "began_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "began_s", with = "facts::Seconds")]
     pub began_ns: u64,
     /// Null: not all memory is mapped again when the trace ends.
-    #[serde(rename = "ended_s", serialize_with = "facts::seconds_or_null")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
+    #[serde(rename = "ended_s", with = "facts::SecondsOrNull")]
     pub ended_ns: Option<u64>,
     /// Bytes that were unmapped, by the stack of the call; largest first.
     #[serde(skip)]
@@ -47,8 +45,7 @@ pub struct Sleep {
     pub asleep_bytes: u64,
     /// The device's driver memory at the lowest moment, and that moment.
     pub stayed_bytes: u64,
-    #[serde(rename = "lowest_at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "lowest_at_s", with = "facts::Seconds")]
     pub lowest_ns: u64,
     /// The event that led to the lowest moment.
     #[serde(skip)]

@@ -149,9 +149,10 @@ fn line(holder: &Holder) -> LineUse {
     LineUse { name, bytes: *bytes }
 }
 
-/// Bytes before and after.
+// Bytes before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "ByteChangeFacts")]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema), schemars(with = "ByteChangeFacts"))]
 pub struct ByteChange {
     pub before: u64,
     pub after: u64,
@@ -199,7 +200,6 @@ pub struct LineChange {
     #[serde(flatten)]
     pub name: LineName,
     #[serde(flatten)]
-    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
     pub bytes: ByteChange,
 }
 
@@ -209,7 +209,6 @@ pub struct LineChange {
 struct PartChange<'p> {
     name: &'p str,
     #[serde(flatten)]
-    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
     bytes: ByteChange,
 }
 
@@ -222,11 +221,8 @@ fn parts<S: Serializer>(all: &[(String, ByteChange)], to: S) -> Result<S::Ok, S:
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Difference {
     pub name: String,
-    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
     pub in_use: ByteChange,
-    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
     pub free_in_cache: ByteChange,
-    #[cfg_attr(feature = "schemas", schemars(with = "ByteChangeFacts"))]
     pub peak: ByteChange,
     /// The largest change first.
     #[serde(serialize_with = "parts")]

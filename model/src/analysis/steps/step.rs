@@ -13,9 +13,10 @@ use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 use crate::units::several;
 
-/// The place of an event in the trace. As JSON its seconds since the start.
+// The place of an event in the trace. As JSON its seconds since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "f64")]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema), schemars(with = "f64", inline))]
 pub struct EventPlace {
     pub offset: u64,
     pub time_ns: u64,
@@ -44,19 +45,15 @@ pub struct Step {
     /// `skipped`: the optimizer did not run; `unfinished`: the trace ends in it.
     pub state: StepState,
     #[serde(rename = "begin_s")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub begin: EventPlace,
     /// The last event before the next iteration, or before the forward passes that stand apart.
     #[serde(rename = "end_s")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub end: EventPlace,
     /// Up to the begin of the next iteration, if that follows at once; else to its end.
-    #[serde(rename = "duration_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "duration_s", with = "facts::Seconds")]
     pub duration_ns: u64,
     /// The moment when most was allocated on all devices together.
     #[serde(rename = "peak_at_s")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub peak: EventPlace,
     /// Micro-batches; in a cycle of several optimizers, their backward passes together.
     pub backward_passes: usize,
@@ -97,10 +94,8 @@ pub struct Apart {
     pub after: usize,
     pub forward_passes: usize,
     #[serde(rename = "begin_s")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub begin: EventPlace,
     #[serde(rename = "end_s")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
     pub end: EventPlace,
     #[serde(serialize_with = "facts::devices")]
     #[cfg_attr(feature = "schemas", schemars(with = "Vec<facts::OfDevice<InStep>>"))]

@@ -48,8 +48,7 @@ pub struct Violation {
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
     pub rule: Rule,
     /// Of the event at which it showed.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "at_s", with = "facts::Seconds")]
     pub time_ns: u64,
     /// Where that event stands in the file.
     pub offset: u64,

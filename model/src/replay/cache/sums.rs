@@ -28,8 +28,7 @@ pub struct ReportedTotals {
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct CacheOomAt {
     /// Since the start of the trace. In a trace without times it is only an order.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "at_s", with = "facts::Seconds")]
     pub time_ns: u64,
     #[serde(skip)]
     pub offset: u64,

@@ -36,8 +36,7 @@ pub struct Frag {
     #[serde(flatten)]
     pub process: ProcessId,
     /// Null: the device is not known.
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     /// Null also where the trace has no times.
     #[serde(flatten)]
@@ -61,8 +60,7 @@ pub struct Frag {
     /// 1 - peak allocated / peak reserved; null where nothing was reserved.
     pub fragmentation: Option<f64>,
     /// Earlier events are not in the file, and earlier peaks not known.
-    #[serde(rename = "history_from_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "history_from_s", with = "facts::Seconds")]
     pub history_from_ns: u64,
     /// The last request that failed.
     pub out_of_memory: Option<CacheOomAt>,

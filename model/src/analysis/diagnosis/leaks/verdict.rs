@@ -46,8 +46,7 @@ pub struct Leak {
     pub verdict: Verdict,
     pub level: Level,
     /// Ordinal as the process saw it; null: not known.
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     /// Live at the end; for `freed_at_end`, before that.
     pub bytes: u64,
@@ -60,8 +59,7 @@ pub struct Leak {
     #[serde(rename = "rate_bytes_per_s")]
     pub rate: Option<f64>,
     /// When it began to grow. Null: the evidence is another one.
-    #[serde(rename = "since_s", serialize_with = "facts::seconds_or_null")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<f64>"))]
+    #[serde(rename = "since_s", with = "facts::SecondsOrNull")]
     pub since_ns: Option<u64>,
     /// It is memory that the driver holds for itself.
     #[serde(flatten)]
@@ -182,8 +180,7 @@ pub enum LeakReason {
 pub struct KeptMemory {
     pub why: KeptReason,
     pub level: Level,
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     pub bytes: u64,
     pub count: u64,
@@ -197,8 +194,7 @@ pub struct KeptMemory {
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Pooled {
     pub library: String,
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     pub bytes: u64,
     /// It is the free memory in the pool. The blocks of the pool are judged one by one.
@@ -232,14 +228,11 @@ pub struct Leaks {
     pub running: bool,
     /// The observed time, in seconds since the trace began. Leaks are judged from the end of the
     /// warm-up on.
-    #[serde(rename = "from_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "from_s", with = "facts::Seconds")]
     pub from_ns: u64,
-    #[serde(rename = "warm_up_until_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "warm_up_until_s", with = "facts::Seconds")]
     pub warm_ns: u64,
-    #[serde(rename = "until_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "until_s", with = "facts::Seconds")]
     pub until_ns: u64,
     /// Earlier events are not in the file.
     pub beginning_lost: bool,

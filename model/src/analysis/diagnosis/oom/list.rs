@@ -36,14 +36,12 @@ const LIVED_ON_NS: u64 = 10_000_000_000;
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct Oom {
     /// Ordinal as the process saw it; null: not known.
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     /// `tensor`: PyTorch could not allocate a block; `driver`: a driver call was refused.
     pub level: Level,
     /// Since the start of the trace.
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "at_s", with = "facts::Seconds")]
     pub time_ns: u64,
     /// Requested bytes.
     #[serde(rename = "size_bytes")]
@@ -55,8 +53,7 @@ pub struct Oom {
     /// Failed requests in this burst. The failure describes the last of them.
     pub requests: u64,
     /// Time of the first of them.
-    #[serde(rename = "first_at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "first_at_s", with = "facts::Seconds")]
     pub first_ns: u64,
     /// Refused calls of the burst.
     pub refusals: u64,

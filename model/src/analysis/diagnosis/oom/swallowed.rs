@@ -28,12 +28,10 @@ pub struct Swallowed {
 pub struct NotReported {
     #[serde(flatten)]
     pub process: ProcessId,
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     pub library: String,
-    #[serde(rename = "at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "at_s", with = "facts::Seconds")]
     pub time_ns: u64,
     pub size_bytes: u64,
     pub api: String,
@@ -46,8 +44,7 @@ pub struct NotReported {
     /// The call that failed next.
     pub next_api: String,
     pub next_result: i32,
-    #[serde(rename = "next_at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "next_at_s", with = "facts::Seconds")]
     pub next_ns: u64,
     /// Null: not known.
     pub exit_status: Option<i32>,

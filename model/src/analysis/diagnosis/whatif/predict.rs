@@ -129,8 +129,7 @@ pub struct Prediction {
     pub peak_reserved_bytes: u64,
     pub peak_allocated_bytes: u64,
     /// Earlier events are not in the file.
-    #[serde(rename = "history_from_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "history_from_s", with = "facts::Seconds")]
     pub history_from_ns: u64,
     /// The last request, if it failed and the run allocated nothing after it.
     pub out_of_memory: Option<CacheOomAt>,

@@ -26,8 +26,7 @@ pub struct Card {
     /// were not read.
     pub peak_bytes: Option<u64>,
     /// That moment, in seconds since 1970.
-    #[serde(rename = "peak_unix_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "peak_unix_s", with = "facts::Seconds")]
     pub peak_unix_ns: u64,
     /// The sum of the processes' peaks: more than `peak_bytes` where these are at different times.
     pub sum_of_peaks_bytes: u64,

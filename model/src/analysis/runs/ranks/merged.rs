@@ -151,8 +151,7 @@ pub struct MergedLeak {
 pub struct LeakOfProcess {
     #[serde(flatten)]
     pub id: ProcessId,
-    #[serde(serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(with = "facts::Ordinal")]
     pub device: DeviceId,
     pub bytes: u64,
     /// Index of the process.

@@ -87,8 +87,7 @@ struct Lack {
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
 pub struct DeviceFigures {
     /// As the process saw it; null for memory whose device is not known.
-    #[serde(rename = "device", serialize_with = "facts::ordinal")]
-    #[cfg_attr(feature = "schemas", schemars(with = "Option<u8>"))]
+    #[serde(rename = "device", with = "facts::Ordinal")]
     pub id: DeviceId,
     pub uuid: Option<String>,
     pub total_bytes: Option<u64>,
@@ -98,8 +97,7 @@ pub struct DeviceFigures {
     /// The headline of `in_use_at_peak`.
     pub peak_bytes: u64,
     /// Time of the peak, ns since the start of the trace.
-    #[serde(rename = "peak_at_s", serialize_with = "facts::seconds")]
-    #[cfg_attr(feature = "schemas", schemars(with = "f64"))]
+    #[serde(rename = "peak_at_s", with = "facts::Seconds")]
     pub peak_ns: u64,
     pub live_bytes: u64,
     pub refused_by_cap: u64,
