@@ -10,6 +10,8 @@ use super::roles::Role;
 use crate::replay::{DeviceState, held_by_others};
 use crate::symbols::{Frame, Language};
 
+const KV_CACHE: &str = "KV cache";
+
 /// The engine, by the functions that hold memory at the peak or at the end.
 fn engine_of(frames: &[Frame]) -> Option<&'static str> {
     let has = |folder: &str| {
@@ -42,6 +44,20 @@ pub struct EngineUse {
     pub others_bytes: u64,
     /// Of the limit, at the highest reading. Negative: missing when a request was refused.
     pub unused_bytes: i64,
+    /// What sized vLLM's KV cache. Null: of other engines, or not known.
+    pub setting: Option<EngineSetting>,
+}
+
+// A share of the card for all of the process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
+pub struct EngineSetting {
+    pub option: &'static str,
+    /// In the command line. Else `share` is what the process took.
+    pub given: bool,
+    pub share: f64,
+    pub budget_bytes: u64,
+    pub kv_cache_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -49,6 +65,19 @@ pub struct EngineUse {
 pub struct EnginePart {
     pub part: &'static str,
     pub bytes: u64,
+}
+
+fn setting(process: &Process, parts: &[EnginePart], card: u64, took: u64) -> Option<EngineSetting> {
+    let option = "--gpu-memory-utilization";
+    let cache = parts.iter().find(|part| part.part == KV_CACHE)?;
+    let mut words = process.header.command.iter().flat_map(|word| word.split('='));
+    let named = words.find(|word| word.replace('_', "-") == option);
+    let given: Option<f64> = named.and_then(|_| words.next()?.parse().ok());
+    let took = process.fatal().is_empty().then_some(took as f64 / card as f64);
+    let share = given.or(took)?;
+    let budget_bytes = (card as f64 * share) as u64;
+    let (kv_cache_bytes, given) = (cache.bytes, given.is_some());
+    Some(EngineSetting { option, given, share, budget_bytes, kv_cache_bytes })
 }
 
 /// `None`: no engine is known by the stacks of the process, or the roles at its peak were not looked for.
@@ -64,27 +93,21 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
     let refused = process.state.last_refusals.iter().rev().find(|at| at.device == id);
     let ended = process.ended_out_of_memory().iter().any(|oom| oom.device == id);
     let missing = refused.map(|at| at.refused).filter(|_| ended);
-    let limit =
-        device.cap_bytes.filter(|_| !device.cap_only_warns).map_or(card, |cap| cap.min(card));
-    let others = device.peak_sample.and_then(|at| held_by_others(&at.sample)).unwrap_or(0);
-    let highest = device
-        .peak
-        .in_use
-        .counted_by_cap()
-        .max(device.highest_reading().map_or(0, |(bytes, _)| bytes));
-    let others_here = if limit < card { 0 } else { others };
-    let free =
-        to_signed(limit).saturating_sub(to_signed(highest)).saturating_sub(to_signed(others_here));
-    let unused = missing.map_or(free, |refused| {
-        free.min(free_at(&refused).saturating_sub(to_signed(refused.size)))
-    });
-    Some(EngineUse {
-        engine,
-        parts,
-        limit_bytes: limit,
-        others_bytes: others,
-        unused_bytes: unused,
-    })
+    let cap = device.cap_bytes.filter(|_| !device.cap_only_warns);
+    let limit_bytes = cap.map_or(card, |cap| cap.min(card));
+    let others_bytes = device.peak_sample.and_then(|at| held_by_others(&at.sample)).unwrap_or(0);
+    let (reading, _) = device.highest_reading().unwrap_or_default();
+    let highest = device.peak.in_use.counted_by_cap().max(reading);
+    let others_here = if limit_bytes < card { 0 } else { others_bytes };
+    let free = to_signed(limit_bytes).saturating_sub(to_signed(highest));
+    let free = free.saturating_sub(to_signed(others_here));
+    let unused_bytes = match missing {
+        Some(refused) => free.min(free_at(&refused).saturating_sub(to_signed(refused.size))),
+        None => free,
+    };
+    let took = device.peak.in_use.headline();
+    let setting = (engine == "vLLM").then(|| setting(process, &parts, card, took)).flatten();
+    Some(EngineUse { engine, parts, limit_bytes, others_bytes, unused_bytes, setting })
 }
 
 /// What was free when a request was refused: below the cap, or on the card.
@@ -106,7 +129,7 @@ fn parts(device: &DeviceState, of: &impl Fn(Role) -> u64) -> Vec<EnginePart> {
     let sum = |roles: &[Role]| roles.iter().fold(0, |sum: u64, role| sum.saturating_add(of(*role)));
     let mut parts = vec![
         ("weights", sum(&[Role::Weights, Role::PagedWeights, Role::Copies])),
-        ("KV cache", sum(&[Role::KvCache])),
+        (KV_CACHE, sum(&[Role::KvCache])),
         ("activations, compute buffers", sum(&[Role::Activations, Role::Temporary, Role::Input])),
         ("workspace", sum(&[Role::Workspace])),
         ("communication", sum(&[Role::Communication])),

@@ -25,6 +25,7 @@ use crate::replay::history::Sampled;
 use crate::replay::state::{HostSums, Inconsistencies};
 use crate::replay::{DeviceState, KindSums, OffSpan, RecorderCost, RefusalAt, Sampling};
 use crate::report::oom::FailureFacts;
+use crate::report::text::engine::setting;
 use crate::report::{WordedVerdict, wording};
 
 pub const SCHEMA: &str = "vramtrace.report/3";
@@ -165,6 +166,9 @@ pub struct DeviceFacts {
     /// What an inference engine got of the card; absent for other programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineUse>,
+    /// Its setting in words; absent where null.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine_setting_text: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -320,6 +324,7 @@ fn device_facts(process: &Process, figures: DeviceFigures, top: usize) -> Device
             DeviceHolders { at_peak: facts(&who.peak), live: facts(&who.live), roles_at_peak }
         }),
         engine: engine_use(process, id),
+        engine_setting_text: setting(process, id),
         figures,
     }
 }

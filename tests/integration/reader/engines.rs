@@ -142,8 +142,13 @@ fn vllm_has_its_library_its_lines_and_its_setting() {
         assert!(shown.contains(said), "{said}\n{shown}");
     }
     t.header.command = ["vllm", "serve", "--gpu_memory_utilization=0.5"].map(String::from).into();
-    let shown = Scratch::with(&t).text("t.vtrace");
-    assert!(shown.contains("  setting    --gpu-memory-utilization 0.50 x 24.00 GiB = 12.00 GiB, "));
+    let scratch = Scratch::with(&t);
+    let text =
+        "--gpu-memory-utilization 0.50 x 24.00 GiB = 12.00 GiB, 8.00 GiB of it for the KV cache";
+    assert!(scratch.text("t.vtrace").contains(&format!("  setting    {text}\n")));
+    let device = &scratch.json("report t.vtrace")["processes"][0]["devices"][0];
+    assert_eq!(device["engine_setting_text"], text);
+    assert_eq!(device["engine"]["setting"]["share"], 0.5, "{device}");
 }
 
 /// All of a run below one line of Python, as XGBoost's `Booster.update`.

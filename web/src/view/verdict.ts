@@ -74,7 +74,8 @@ export class Verdict implements View {
 
   draw(): void {
     const { model } = this.page;
-    fill(this.node, ...this.words(model), ...this.odd(), ...warnings(model));
+    const setting = model.deviceFacts?.engine_setting_text;
+    fill(this.node, ...this.words(model), setting && row("SETTING", setting), ...this.odd(), ...warnings(model));
     const bad = model.failure !== null || leakOf(model);
     this.node.dataset.tone = bad ? "bad" : "good";
   }
@@ -155,7 +156,9 @@ export class Verdict implements View {
       el("h2", { text: `Peak: ${size(top)} ${word} on ${gpu} at ${seconds(model.time[model.peak])}` }),
       row("USED", usedBar({ ...partsAt(model, at), bytes: top, limit: device.total_bytes, asked: 0, word: word + card })),
     ];
-    const [largest] = holders(model, at);
+    const held = holders(model, at);
+    // Each process has a context.
+    const largest = held.find(({ holder }) => holder < 0 || model.page.holders[holder].driver_memory !== "context") ?? held.at(0);
     const { ended, verdict } = model.facts;
     const lines = [(ended === "in_order" ? "in order, " : "") + (verdict?.text ?? ""), ...(verdict?.handled ? [askedBy(verdict.handled)] : [])];
     if (ended === "in_order" || ended === "cut_off") words.push(row("ENDED", ...lines));
