@@ -3,7 +3,9 @@
 use clap::ValueEnum;
 use vramtrace_reader::analysis::ranks::{self, DeviceFigures, ProcessEnd, ProcessFigures};
 use vramtrace_reader::analysis::steps::Steps;
-use vramtrace_reader::analysis::{Collect, Moment, Phase, Process, Wanted, phases, read_all};
+use vramtrace_reader::analysis::{
+    Collect, Moment, Phase, Process, Verdict, Wanted, phases, read_all,
+};
 use vramtrace_reader::report::json::process::{self as json, ProcessesReport};
 use vramtrace_reader::report::text::{self, ReportOptions};
 use vramtrace_reader::report::wording::cut_off;
@@ -155,14 +157,19 @@ fn read_processes(args: &Args, found: &mut Selected) -> Result<Vec<Process>, Fai
     if args.json || args.all || processes.len() == 1 {
         for (process, trace) in processes.iter_mut().zip(&found.traces) {
             let fatal = moment == Moment::End;
-            process.look_closer(trace, Wanted { fatal, holders: true });
-            process.failures.retain(|one| args.device.includes(one.oom.device));
-            if let Some(leaks) = &mut process.leaks {
-                leaks.retain(|device| args.device.includes(device));
-            }
+            look_closer(process, trace, Wanted { fatal, holders: true }, args);
         }
     }
     Ok(processes)
+}
+
+/// [`Process::look_closer`], at what is asked for.
+fn look_closer(process: &mut Process, trace: &Trace, wanted: Wanted, args: &Args) {
+    process.look_closer(trace, wanted);
+    process.failures.retain(|one| args.device.includes(one.oom.device));
+    if let Some(leaks) = &mut process.leaks {
+        leaks.retain(|device| args.device.includes(device));
+    }
 }
 
 fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<ProcessFigures>, Failure> {
@@ -231,16 +238,19 @@ impl ReportInput {
         self.processes().iter().zip(&self.selected.traces)
     }
 
-    /// The process that ran out of memory first, with its post-mortems.
-    fn first_failed(&self, args: &Args) -> Option<Process> {
+    /// The process with the verdict of the run: the first that ran out of memory, else of a short run one that leaks.
+    fn worst(&self, args: &Args) -> Option<Process> {
         let failed = ranks::failed(&self.ranks);
-        let first = failed.first().filter(|failed| failed.end == ProcessEnd::OutOfMemory)?;
-        let trace = std::slice::from_ref(&self.selected.traces[first.index]);
-        let collect = Collect::for_verdict(trace);
-        let mut process = read_all(trace, Moment::End, collect, &|_, _| {}).pop()?;
-        process.look_closer(&trace[0], Wanted { fatal: true, holders: false });
-        process.failures.retain(|one| args.device.includes(one.oom.device));
-        Some(process)
+        let first = failed.first().filter(|failed| failed.end == ProcessEnd::OutOfMemory);
+        let all = &self.selected.traces;
+        let traces = first.map_or(&all[..], |first| std::slice::from_ref(&all[first.index]));
+        let collect = Collect::for_verdict(traces);
+        (first.is_some() || collect.leaks).then_some(())?;
+        let mut processes = read_all(traces, Moment::End, collect, &|_, _| {});
+        for (process, trace) in processes.iter_mut().zip(traces) {
+            look_closer(process, trace, Wanted { fatal: true, holders: false }, args);
+        }
+        Verdict::worst(&processes).map(|worst| processes.swap_remove(worst))
     }
 
     fn facts(&self, args: &Args) -> ProcessesReport<'_> {
@@ -264,8 +274,8 @@ impl ReportInput {
         let several = self.processes.as_ref().is_none_or(|processes| processes.len() > 1);
         let given = args.processes.given();
         if several {
-            let first = self.first_failed(args);
-            out.push_str(&text::overview(&self.ranks, first.as_ref(), &given, args.entries()));
+            let worst = self.worst(args);
+            out.push_str(&text::overview(&self.ranks, worst.as_ref(), &given, args.entries()));
         }
         let in_full = if !several || args.all { self.processes() } else { &[] };
         for process in in_full {

@@ -61,10 +61,7 @@ pub fn lines(
     for (process, trace) in processes.iter_mut().zip(traces) {
         process.look_closer(trace, Wanted::ALL);
     }
-    let verdicts: Vec<Verdict> = processes.iter().map(Verdict::of).collect();
-    let Some(worst) = Verdict::worst(processes, &verdicts.iter().collect::<Vec<_>>()) else {
-        return Vec::new();
-    };
+    let Some(worst) = Verdict::worst(processes) else { return Vec::new() };
     let process = &processes[worst];
     let found = WordedVerdict::of(process);
     let Verdict { kind, device, next: command, .. } = found.verdict;

@@ -11,7 +11,7 @@ use vramtrace_format::{
 use super::html;
 use super::json::process as json;
 use super::text::layout::WIDTH;
-use super::text::{ReportOptions, details, overview, overview_hints};
+use super::text::{ReportOptions, details, overview};
 use crate::analysis::oom;
 use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::whatif::Recorded;
@@ -137,33 +137,6 @@ fn everything_that_limits_the_figures_is_printed() {
         kind: vramtrace_format::DamageKind::Record,
     });
     expect("limits", &shown(&process));
-}
-
-fn ranks() -> Vec<ProcessFigures> {
-    (0..4)
-        .map(|rank| {
-            let mut t = TraceBuilder::new().rank(rank, 4);
-            t.context(MS, 0);
-            t.alloc(SECOND, Kind::Device, 16 * PAGE, 5 * GIB);
-            if rank == 2 {
-                t.alloc(2 * SECOND, Kind::Device, 1 << 40, 3 * GIB);
-                t.refused(3 * SECOND, Kind::Device, GIB, RefusedBy::Cap, 8 * GIB);
-            } else {
-                t.free(3 * SECOND, Space::Device, 16 * PAGE);
-                t.event(3 * SECOND, Event::Ended);
-            }
-            rank_of(&t)
-        })
-        .collect()
-}
-
-#[test]
-fn a_run_of_several_ranks_shows_the_odd_one_out() {
-    let processes = ranks();
-    let text = plain(&overview(&processes, None, " run/", 5))
-        + "\n"
-        + &plain(&overview_hints(&processes, " run/", None));
-    expect("ranks", &text);
 }
 
 #[test]

@@ -123,7 +123,8 @@ test("the map is that of `frag --at oom`", async () => {
 
 test("what is free in the cache is no holder: it has its own bar, and nothing else names it", async () => {
   await look(page("free", ["gen.vtrace"]), {}, async (tab) => {
-    assert.match(await tab.locator(".largest .free").innerText(), /602\.81 MiB\s+42\.6 %\s+free in cache/);
+    assert.match(await tab.locator(".largest .free").innerText(), /602\.81 MiB\s+31\.2 %\s+free in cache/);
+    assert.match(await tab.locator(".verdict-row", { hasText: "HOLDER" }).innerText(), /%: modeling_utils\.py:3645 PreTrainedModel/);
     for (const part of [".verdict-row:has-text('HOLDER')", ".largest ol", ".who-view tbody"]) {
       assert.doesNotMatch(await tab.locator(part).innerText(), /free/, part);
     }
@@ -306,6 +307,14 @@ test("many processes: what ended, where and why; then all of them, the failed on
   });
   await look(page("ranks-fine", ["ranks"]), {}, async (tab) => {
     assert.match(await tab.locator(".strip h2").innerText(), /4 processes, all ended in order/);
+  });
+  await look(page("ranks-leak", ["gen.vtrace", "leak.vtrace"]), {}, async (tab) => {
+    assert.match(await tab.locator(".strip h2").innerText(), /: memory leaks on GPU 0: 1\.56 GiB/);
+    assert.match(await tab.locator(".verdict").innerText(), /^LEAK/);
+    await tab.evaluate(() => Object.assign(window.vramtrace.page.model.deviceFacts, { engine_setting_text: "--share 0.5" }));
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "facts" }));
+    await settled(tab);
+    assert.match(await tab.locator(".verdict").innerText(), /SETTING\s+--share 0\.5/);
   });
 });
 

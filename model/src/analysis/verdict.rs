@@ -104,9 +104,10 @@ impl Verdict {
 
     /// The process whose verdict is that of the run: of failures the first, as the others often follow from it; of other
     /// findings that with the highest peak.
-    pub fn worst(processes: &[Process], verdicts: &[&Verdict]) -> Option<usize> {
+    pub fn worst(processes: &[Process]) -> Option<usize> {
         let severity = |index: &usize| {
-            let (process, of) = (&processes[*index], verdicts[*index]);
+            let process = &processes[*index];
+            let of = Verdict::of(process);
             let is_failure = matches!(of.kind, VerdictKind::OutOfMemory | VerdictKind::CutOff);
             let at_ns = process.header.start_unix_ns.saturating_add(of.at_ns);
             let bad = (!of.kind.is_fine()).then_some(of.kind);

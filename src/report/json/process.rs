@@ -223,9 +223,8 @@ pub fn report(processes: &[Process], top: usize) -> ProcessesReport<'_> {
     let all = processes.iter().zip(figures).zip(odd);
     let facts = all.map(|((process, figures), odd)| process_facts(process, figures, odd, top));
     let facts: Vec<ProcessFacts> = facts.collect();
-    let verdicts = || facts.iter().map(|of| Some(&of.verdict.as_ref()?.verdict));
-    let verdict_of = verdicts().collect::<Option<Vec<_>>>();
-    let verdict_of = verdict_of.and_then(|all| Verdict::worst(processes, &all));
+    let is_known = facts.iter().all(|of| of.verdict.is_some());
+    let verdict_of = if is_known { Verdict::worst(processes) } else { None };
     ProcessesReport { verdict_of, processes: facts, run: None }
 }
 

@@ -1,21 +1,25 @@
-//! What ended a run of several processes, where and why: the head of the overview.
+//! What ended a run of several processes or leaks in it, where and why: the head of the overview.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layout::{BAD, PLAIN, WARN, paint};
 use super::oom::{self, labelled, next};
+use super::process::leak;
 use crate::analysis::Process;
 use crate::analysis::ranks::{Failed, ProcessEnd, ProcessFigures};
 use crate::report::{names, shell, wording};
 use crate::units::{count, seconds, size};
 
-/// `1 out of memory, 3 in order`; `all in order`. Empty where nothing is known.
+/// `1 out of memory, 3 in order`; `all ended in order`. Empty where nothing is known.
 pub fn endings(processes: &[ProcessFigures]) -> String {
     let mut counts: BTreeMap<ProcessEnd, u64> = BTreeMap::new();
     for end in processes.iter().map(ProcessFigures::end).filter(|end| *end != ProcessEnd::Unknown) {
         *counts.entry(end).or_default() += 1;
     }
     match counts.first_key_value() {
+        Some((ProcessEnd::InOrder, n)) if *n == processes.len() as u64 => {
+            "all ended in order".into()
+        }
         Some((end, n)) if *n == processes.len() as u64 => format!("all {}", end.words()),
         _ => {
             let parts = counts.iter().map(|(end, n)| format!("{} {}", count(*n), end.words()));
@@ -24,21 +28,27 @@ pub fn endings(processes: &[ProcessFigures]) -> String {
     }
 }
 
-/// The first failure in full, the others in a line. Empty if no process failed. `first`: the process
-/// that failed first, with its post-mortems. `given`: the trace arguments as the user gave them, each
-/// after a space.
+/// The first failure in full, the others in a line; or a leak. Empty if nothing is wrong. `worst`: the process whose verdict
+/// is that of the run, where it ran out of memory or leaks. `given`: the trace arguments as the user gave them, each after a
+/// space.
 pub(super) fn head(
     processes: &[ProcessFigures],
     failed: &[Failed],
-    first: Option<&Process>,
+    worst: Option<&Process>,
     given: &str,
 ) -> String {
+    let headers = processes.iter().map(|process| &process.header);
+    let of = |header, trace| shell::of_process(given, header, trace, headers.clone());
+    let leak =
+        worst.map(|one| leak(one, &format!("{}: ", one.name()), &of(&one.header, &one.trace)));
+    if let Some(leak) = leak.filter(|leak| !leak.is_empty()) {
+        return leak;
+    }
     let Some((cause, others)) = failed.split_first() else { return String::new() };
     let rank = &processes[cause.index];
-    let headers = processes.iter().map(|process| &process.header);
-    let given = shell::of_process(given, &rank.header, &rank.trace, headers);
+    let given = of(&rank.header, &rank.trace);
     let also = labelled("also", PLAIN, also(processes, cause, others).as_slice());
-    if let Some(process) = first.filter(|process| !process.fatal().is_empty()) {
+    if let Some(process) = worst.filter(|process| !process.fatal().is_empty()) {
         return oom::fatal_of(process, &given, &also);
     }
     let at = seconds(cause.unix_ns.saturating_sub(rank.header.start_unix_ns));

@@ -21,12 +21,11 @@ const ENDS: usize = 3;
 /// Maximum number of cards that are listed.
 const CARDS: usize = 8;
 
-/// The whole overview: what failed, then all processes. `first`: the process that failed first, with its
-/// post-mortems. `given`: the trace arguments as the user gave them, each after a space. `top`: the most
-/// holders that are listed.
+/// The whole overview: what is wrong, then all processes. `worst`, `given`: as in [`failed::head`]. `top`: the most holders
+/// that are listed.
 pub fn overview(
     processes: &[ProcessFigures],
-    first: Option<&Process>,
+    worst: Option<&Process>,
     given: &str,
     top: usize,
 ) -> String {
@@ -36,7 +35,7 @@ pub fn overview(
     let ends = failed::endings(processes);
     let ends = if ends.is_empty() { ends } else { format!(": {ends}") };
     out.push_str(&format!(", the longest {:.1} s{ends}\n", longest as f64 / 1e9));
-    out.push_str(&failed::head(processes, &ranks::failed(processes), first, given));
+    out.push_str(&failed::head(processes, &ranks::failed(processes), worst, given));
     out.push('\n');
     out.push_str(&table(processes, &odd));
     for (process, reason) in

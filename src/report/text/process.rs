@@ -31,7 +31,7 @@ pub struct ReportOptions {
 pub fn details(process: &Process, shown: ReportOptions) -> String {
     let mut out = head(process, shown);
     out.push_str(&oom::fatal(process));
-    out.push_str(&leak(process));
+    out.push_str(&leak(process, "", &format!(" {}", shell::path(&process.trace))));
     if let Some(classifier) = process.classifier() {
         let named = |one: &Swallowed| one.named(&classifier, &process.definitions);
         let not_reported = process.swallowed.iter().filter_map(named);
@@ -62,15 +62,16 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
     out + &holders::problems(process)
 }
 
-/// The verdict on a process that leaks; empty on others.
-fn leak(process: &Process) -> String {
+/// The verdict on a process that leaks; empty on others. `name`: before it. `given`: the arguments that name the process in
+/// a command, each after a space.
+pub(super) fn leak(process: &Process, name: &str, given: &str) -> String {
     let found = WordedVerdict::of(process);
     if found.verdict.kind != VerdictKind::Leak {
         return String::new();
     }
-    let title = format!("\n{}  {}\n", paint(BAD, "LEAK"), paint(BOLD, &found.text));
+    let title = format!("\n{}  {name}{}\n", paint(BAD, "LEAK"), paint(BOLD, &found.text));
     let line = oom::labelled("line", PLAIN, found.line.as_slice());
-    title + &line + &oom::next(found.verdict.next, &format!(" {}", shell::path(&process.trace)))
+    title + &line + &oom::next(found.verdict.next, given)
 }
 
 /// Command, process, start, end, trace file and the recorder's own cost.

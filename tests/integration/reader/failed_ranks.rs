@@ -3,8 +3,8 @@
 
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, training};
 use testkit::{Said, Scratch};
-use vramtrace_format::Kind;
 use vramtrace_format::physical::MIB;
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, StackId};
 
 fn written<const OF: usize>(ranks: [TraceBuilder; OF]) -> Scratch {
     let scratch = Scratch::new();
@@ -43,7 +43,7 @@ fn the_rank_that_ran_out_of_memory_comes_first() {
 #[test]
 fn the_first_of_several_failures_is_the_cause() {
     let shown = written([training(), training()]).text("job");
-    assert!(shown.contains("verdict    2 processes, all in order; the highest is rank 0: "));
+    assert!(shown.contains("verdict    2 processes, all ended in order; the highest is rank 0: "));
     let scratch = written([failed(20), killed(30 * SECOND), failed(5), training()]);
     scratch.prints("failed/several", &["report job --top 1", "job"]);
 }
@@ -53,6 +53,49 @@ fn a_rank_that_was_killed_comes_first_where_none_ran_out_of_memory() {
     let scratch =
         written([training(), killed(6 * SECOND), killed(4 * SECOND), training(), training()]);
     scratch.prints("failed/killed", &["report job"]);
+}
+
+/// No process failed, and one keeps 2 MiB a second.
+#[test]
+fn a_rank_that_leaks_comes_first_where_none_failed() {
+    let mut leaks = TraceBuilder::new();
+    leaks.code(1, "keep", "/srv/leaky.py", 7);
+    leaks.stack(1, &[], &[1], &[]);
+    for n in 1..301 {
+        leaks.alloc_by(n * SECOND, Kind::Device, n << 32, 2 * MIB, 1);
+    }
+    leaks.event(301 * SECOND, Event::Ended);
+    let scratch = written([training(), leaks, training()]);
+    let shown = scratch.text("report job");
+    let begins = "LEAK  rank 1: memory leaks on GPU 0: 600.00 MiB\n  line    leaky.py:7: growing, ";
+    assert!(shown.contains(begins), "{shown}");
+    assert!(shown.contains("  next    vramtrace leaks job --rank 1\n"), "{shown}");
+}
+
+/// Contexts that `load` makes on card 0, also on that of another rank. They stay named to the end.
+#[test]
+fn contexts_alone_have_their_bytes_and_their_lines() {
+    let scratch = written([0, 1].map(|card| {
+        let mut t = TraceBuilder::new();
+        t.code(1, "load", "/srv/load.py", 3);
+        t.stack(1, &[], &[1], &[]);
+        let (context, device) = (ContextId(1), DeviceId(0));
+        t.event(MS, Event::ContextCreated { context, device, stack: StackId(1) });
+        t.sample(2 * MS, Some(518 * MIB), 518 * MIB);
+        t.alloc_on(SECOND, Kind::Device, card, 1 << 40, 600 * MIB);
+        t.event(2 * SECOND, Event::Ended);
+        t
+    }));
+    let guest = "rank 1 has contexts of 518.00 MiB on GPU 0, the card of rank 0\n";
+    for (command, wanted) in [
+        ("job", guest),
+        ("report job", guest),
+        ("report job --rank 1", "peak             518.00 MiB"),
+        ("holders job --at end", "2  all      518.00 MiB  train.py  context: load.py:3\n"),
+    ] {
+        let shown = scratch.text(command);
+        assert!(shown.contains(wanted), "{command}: {wanted}: {shown}");
+    }
 }
 
 /// The table of ranks in a terminal of 80 columns: no cell is cut.

@@ -26,6 +26,8 @@ interface Cell {
 export class Strip implements View {
   readonly node = el("section", { class: "strip", label: "All processes" });
   private readonly cells: Cell[];
+  /** The process with the verdict of the run, where it leaks. */
+  private readonly leaking: Cell | undefined;
 
   constructor(private readonly page: Page) {
     this.cells = page.facts.processes.map((one, which) => {
@@ -34,16 +36,17 @@ export class Strip implements View {
       const killed = facts.ended === "cut_off";
       return { which, facts, page: one, failed: first ? facts.started_unix_s + first.at_s : null, killed };
     });
+    this.leaking = this.cells.find(({ which, facts }) => which === page.facts.report.verdict_of && facts.verdict?.kind === "leak");
   }
 
   private get failures(): Cell[] {
     return this.cells.filter((cell) => cell.failed !== null).sort((a, b) => (a.failed ?? 0) - (b.failed ?? 0));
   }
 
-  /** The process that is shown first: the one that failed first, else one that was killed, else the first. */
+  /** The process that is shown first: the one that failed first, else one that leaks or was killed, else the first. */
   first(): number {
     if (this.cells.length < 2) return 0;
-    return (this.failures[0] ?? this.cells.find((cell) => cell.killed) ?? this.cells[0]).which;
+    return (this.failures[0] ?? this.leaking ?? this.cells.find((cell) => cell.killed) ?? this.cells[0]).which;
   }
 
   draw(): void {
@@ -60,7 +63,7 @@ export class Strip implements View {
   private words(): HTMLElement[] {
     const [first, ...others] = this.failures;
     const killed = this.cells.filter((cell) => cell.killed);
-    const words: string[] = [];
+    const words = this.leaking ? [`${this.leaking.page.name}: ${this.leaking.facts.verdict?.text}`] : [];
     if (first) {
       const [failure] = first.facts.failures;
       words.push(`${first.page.name} ran out of memory first, on GPU ${failure.device ?? "?"} of ${first.facts.host}: ${askedBy(failure)}`);
