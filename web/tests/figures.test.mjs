@@ -9,9 +9,7 @@ before(async () => void (browser = await launch()));
 after(() => browser.close());
 const look = (file, options, visit) => visited(browser, file, options, visit);
 
-// The last three are recorded on a GPU: training, gradient accumulation, generation. On the page a context is a figure of the
-// time axis and no row.
-const [CONTEXT, isRow] = ["context and modules", (held) => held.driver_memory !== "context"];
+// The last three are recorded on a GPU: training, gradient accumulation, generation.
 const FIGURES = ["gpt2.vtrace", "accum.vtrace", "gen.vtrace"];
 for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", "after.vtrace", "plain.vtrace", "sleeping.vtrace"]) {
   test(`${name}: every figure is the command's at the peak, at the end and in between`, async () => {
@@ -20,12 +18,12 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
     await look(page(`figures-${name}`, [name]), {}, async (tab) => {
       const rows = () =>
         tab.locator(".who-view tbody tr, .who-view tfoot tr").evaluateAll((all) => all.map((row) => ["bytes", "count", "paused"].map((one) => Number(row.dataset[one]))).filter(([bytes, , paused]) => bytes + paused > 0));
-      const roles = (held) => Object.fromEntries(held.filter(({ role, bytes }) => bytes > 0 && role !== CONTEXT).map(({ role, bytes, count }) => [role, [bytes, count]]));
+      const roles = (held) => Object.fromEntries(held.filter(({ bytes }) => bytes > 0).map(({ role, bytes, count }) => [role, [bytes, count]]));
       const sorted = (all) => all.sort((a, b) => b[0] - a[0] || b[1] - a[1] || b[2] - a[2]);
       const same = async (at, words) => {
         let expected = [];
         try {
-          expected = json("holders", path, "--at", at).holders.filter(isRow).map((held) => [held.bytes, held.count, held.paused_bytes ?? 0]);
+          expected = json("holders", path, "--at", at).holders.map((held) => [held.bytes, held.count, held.paused_bytes ?? 0]);
         } catch (error) {
           // A trace without stacks has no holders.
           assert.match(String(error.stderr), /no stacks/);
@@ -39,7 +37,7 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
         assert.deepEqual(roles(listed), roles(byRole), `${name} by role ${words}`);
         const { names, bytes } = await tab.evaluate(() => window.vramtrace.probe().stack());
         for (const { role, bytes: held } of byRole) {
-          if (![CONTEXT, "free in cache"].includes(role) && held > 0) assert.equal(bytes[names.indexOf(role)], held, `${name}: ${role} in the stack ${words}`);
+          if (role !== "free in cache" && held > 0) assert.equal(bytes[names.indexOf(role)], held, `${name}: ${role} in the stack ${words}`);
         }
         await tab.evaluate(() => window.vramtrace.store.set({ list: "line", by: null }));
         await settled(tab);
@@ -52,7 +50,7 @@ for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", 
       const top = await tab.evaluate(() => { const { model } = window.vramtrace.page; return model.top(model.peak); });
       assert.equal(top, device.in_use_at_peak.headline_bytes, `${name}: the headline`);
       if (name !== "plain.vtrace") {
-        const sum = json("holders", path).holders.filter((held) => held.device === device.device && isRow(held)).reduce((all, held) => all + held.bytes, 0);
+        const sum = json("holders", path).holders.filter((held) => held.device === device.device).reduce((all, held) => all + held.bytes, 0);
         assert.equal(total, sum);
       }
       const status = tab.locator(".timeline .status");

@@ -255,6 +255,7 @@ impl<O: Observer> Apply<'_, O> {
             Event::Sample(sample) => {
                 let time_ns = self.at.time_ns;
                 self.device(sample.device).note_sample(sample, time_ns);
+                self.observer.on_contexts(self.at, sample.device, self.state);
                 self.notify_device_change(sample.device);
             }
             Event::Cap { device, bytes, group, soft, only_warns } => {

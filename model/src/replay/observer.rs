@@ -99,6 +99,8 @@ observer! {
     fn on_block_paused(at: &Stamped, device: DeviceId, address: u64, bytes: i64);
     /// The driver took memory for itself, or gave it back.
     fn on_took(at: &Stamped, took: &Took);
+    /// The contexts of a device changed, or the bytes of them.
+    fn on_contexts(at: &Stamped, device: DeviceId, state: &State);
     /// An executable graph was instantiated, launched or destroyed.
     fn on_graph(at: &Stamped, graph: &ExecGraph, change: GraphChange);
     /// A framework's cache could not serve a request.

@@ -38,6 +38,7 @@ impl<O: Observer> Apply<'_, O> {
             let device = self.device(created.device);
             device.contexts += 1;
             device.contexts_seen += 1;
+            self.observer.on_contexts(self.at, created.device, self.state);
         }
     }
 
@@ -54,6 +55,7 @@ impl<O: Observer> Apply<'_, O> {
             if device.contexts == 0 {
                 device.context_bytes = 0;
             }
+            self.observer.on_contexts(self.at, context.device, self.state);
             self.notify_device_change(context.device);
         }
     }

@@ -289,6 +289,15 @@ impl State {
         again
     }
 
+    /// Each live context with its bytes: the recorder measures each, and records their sum.
+    pub fn contexts(&self) -> impl Iterator<Item = (ContextId, &ContextState, u64)> {
+        self.contexts.iter().map(|(id, context)| {
+            let sums = self.devices.get(&context.device);
+            let bytes = sums.map_or(0, |sums| sums.context_bytes / u64::from(sums.contexts.max(1)));
+            (*id, context, bytes)
+        })
+    }
+
     /// Clears what is live; history stays.
     pub(super) fn forget_live(&mut self) {
         self.live.clear();

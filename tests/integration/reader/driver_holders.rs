@@ -3,7 +3,7 @@
 use serde_json::Value;
 use testkit::{Program, Run, Setup, functions, sum};
 
-use super::page::section;
+use super::page::{facts, section};
 
 /// The rows of this kind of the driver's memory.
 fn of_kind(rows: &Value, kind: &str) -> Value {
@@ -12,16 +12,9 @@ fn of_kind(rows: &Value, kind: &str) -> Value {
 }
 
 fn number(bytes: &mut &[u8]) -> u64 {
-    let (mut value, mut shift) = (0, 0);
-    loop {
-        let byte = bytes[0];
-        *bytes = &bytes[1..];
-        value |= u64::from(byte & 127) << shift;
-        shift += 7;
-        if byte < 128 {
-            return value;
-        }
-    }
+    let last = bytes.iter().position(|byte| *byte < 128).unwrap();
+    let number = bytes.split_off(..=last).unwrap().iter().rev();
+    number.fold(0, |value, byte| value << 7 | u64::from(byte & 127))
 }
 
 /// Owner and bytes of the memory that the page's stream has as live at the end.
@@ -29,15 +22,12 @@ fn live_on_page(mut stream: &[u8]) -> Vec<(usize, u64)> {
     const COLUMNS: [usize; 7] = [0, 1, 8, 10, 7, 3, 4];
     const MEMORY: u8 = 3;
     let mut live = Vec::new();
-    while let Some((kind, rest)) = stream.split_first() {
-        stream = rest;
+    while let Some(kind) = stream.split_off_first() {
         let records = number(&mut stream);
         let mut columns = Vec::new();
         for _ in 0..COLUMNS[usize::from(*kind)] {
             let long = number(&mut stream) as usize;
-            let (column, rest) = stream.split_at(long);
-            columns.push(column);
-            stream = rest;
+            columns.push(stream.split_off(..long).unwrap());
         }
         for _ in 0..records {
             let values: Vec<u64> = columns.iter_mut().map(number).collect();
@@ -53,10 +43,9 @@ fn live_on_page(mut stream: &[u8]) -> Vec<(usize, u64)> {
 
 /// Of the memory that is live at the end on the page: bytes of holders of this kind.
 fn on_page(run: &Run, kind: &str) -> u64 {
-    run.text("report --html -o page.html");
+    run.text("report --html --force -o page.html");
     let page = std::fs::read_to_string(run.scratch.0.join("page.html")).unwrap();
-    let facts: Value = serde_json::from_slice(&section(&page, "facts")).unwrap();
-    let process = &facts["processes"][0];
+    let process = &facts(&page)["processes"][0];
     let live = live_on_page(&section(&page, "stream-0")).into_iter();
     let of_kind = live.filter(|(owner, _)| {
         let holder = process["owners"][owner][3].as_u64().unwrap() as usize;
@@ -92,6 +81,8 @@ fn every_view_has_the_same_bytes() {
             assert_eq!(sum(&of_kind(rows, kind), field), bytes, "{what}: {rows:#}");
         }
         assert_eq!(on_page(&run, kind), bytes, "the page");
+        assert_eq!(on_page(&run, "context"), sum(&of_kind(holders, "context"), "bytes"));
+        assert!(device["peak_bytes"].as_u64() >= Some(all), "the peak has it: {device:#}");
         let line = &of_kind(holders, kind)[0];
         assert!(functions(line).iter().any(|function| function.starts_with("leaking_")));
         let folded = run.text("export --format folded --at end -o -");

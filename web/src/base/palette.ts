@@ -16,7 +16,6 @@ const FIXED: Record<string, [light: string, dark: string]> = {
   unknown: ["#8f8f8f", "#8f8f8f"],
   others: ["#b3b3b3", "#7d7d7d"],
   "free in cache": ["#d3d8df", "#2f363f"],
-  "CUDA context": ["#5d6673", "#59626e"],
   "driver's own and unknown": ["#9aa3ad", "#7a838e"],
   "small blocks, lumped": ["#c9b79c", "#8d7f69"],
 };

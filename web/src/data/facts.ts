@@ -61,7 +61,6 @@ export interface ProcessPage {
   };
   steps: StepFacts[];
   marks: Mark[];
-  more_marks: boolean;
   gaps: [number, number][];
   /** By device. */
   peaks: Record<string, number>;

@@ -1,7 +1,7 @@
 // What the timeline is stacked by, and the stack at any moment: exact, at whatever zoom.
 
 import { chosen, colour } from "../base/palette.ts";
-import { after, Change, CONTEXT, Field, FREE_CACHE, LUMPED, REST, type Model, type Steps } from "./model.ts";
+import { after, Change, Field, FREE_CACHE, LUMPED, REST, type Model, type Steps } from "./model.ts";
 import { eachLive, moment } from "./moment.ts";
 
 export type By = "library" | "role" | "holder" | "phase";
@@ -50,7 +50,7 @@ export class Stack {
     if (band) this.groups.push({ name: band.name, colour: "" });
     this.shift = this.groups.length;
     this.free = this.shift + names.length + 1;
-    for (const name of [...names, "others", FREE_CACHE, LUMPED, CONTEXT, REST]) this.groups.push({ name, colour: "" });
+    for (const name of [...names, "others", FREE_CACHE, LUMPED, REST]) this.groups.push({ name, colour: "" });
     this.recolour();
     this.width = this.free + 1;
     const moments = model.last + 1;
@@ -156,17 +156,8 @@ export class Stack {
     const { model, width } = this;
     const { changes } = model;
     const sums = new Float64Array(width);
-    const live = model.sums[Field.Live];
-    const shown = model.sums[Field.Process];
-    const contexts = model.sums[Field.Contexts];
+    const [live, shown, contexts] = cursors(model);
     let at = 0;
-    const cursor = [0, 0, 0];
-    const value = [0, 0, 0];
-    const step = (which: number, steps: typeof live, ordinal: number) => {
-      while (cursor[which] < steps.at.length && steps.at[cursor[which]] <= ordinal) {
-        value[which] = steps.value[cursor[which]++];
-      }
-    };
     for (let chunk = 0; chunk < chunks; chunk++) {
       this.before.set(sums, chunk * width);
       this.first[chunk] = at;
@@ -177,10 +168,7 @@ export class Stack {
       for (let ordinal = from; ordinal < to; ordinal++) {
         const start = at;
         while (at < changes.ordinal.length && changes.ordinal[at] === ordinal) this.apply(sums, at++);
-        step(0, live, ordinal);
-        step(1, shown, ordinal);
-        step(2, contexts, ordinal);
-        const top = value[1] > 0 ? value[1] : value[0] + value[2];
+        const top = shown.go(ordinal) || live.go(ordinal) + contexts.go(ordinal);
         if (at === start && top <= highest) continue;
         const used = -sums[this.free];
         if (top > highest || (top === highest && used > second)) {
@@ -217,7 +205,6 @@ export class Stack {
     if (model.hasBlocks) all[this.free] -= lumped;
     all[this.free] = Math.max(0, all[this.free]);
     all[this.free + 1] = lumped;
-    all[this.free + 2] = model.sums[Field.Contexts].of(ordinal);
     const top = model.top(ordinal);
     let sum = 0;
     for (let n = 0; n < all.length - 1; n++) {
@@ -265,10 +252,9 @@ export class Walk {
   private readonly cursors: Cursor[];
 
   constructor(private readonly stack: Stack) {
-    const { sums } = stack.model;
     const start = stack.start(0);
     [this.sums, this.at] = [start.sums, start.at];
-    this.cursors = [Field.Live, Field.Process, Field.Contexts].map((field) => new Cursor(sums[field]));
+    this.cursors = cursors(stack.model);
   }
 
   private top(ordinal: number): number {
@@ -319,6 +305,11 @@ export class Walk {
   best: Float64Array = new Float64Array(0);
   private dirty = false;
   private readonly kept = new Float64Array(64);
+}
+
+/** Of what the top is made. */
+function cursors({ sums }: Model): Cursor[] {
+  return [Field.Live, Field.Process, Field.Contexts].map((field) => new Cursor(sums[field]));
 }
 
 /** A value that changes at some moments, looked at in order. */

@@ -9,7 +9,6 @@ import { Allocated } from "./allocated.ts";
 /** What no tensor uses of PyTorch's segments. It is no holder. */
 export const FREE_CACHE = "free in cache";
 export const LUMPED = "small blocks, lumped";
-export const CONTEXT = "CUDA context";
 export const REST = "driver's own and unknown";
 
 export enum Field {

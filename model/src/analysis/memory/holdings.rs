@@ -15,9 +15,7 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, DriverCause, Space, StackId, StateHolder};
 
 use crate::analysis::{Level, Moment};
-use crate::replay::{
-    ContextState, DeviceState, History, Key, Live, Peak, SegmentAt, State, Until, Visitor,
-};
+use crate::replay::{DeviceState, History, Key, Live, Peak, SegmentAt, State, Until, Visitor};
 use crate::spans::Spans;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
@@ -359,13 +357,8 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
             take_driver(*device, maker.stack, maker.cause, bytes);
         }
     }
-    for ContextState { device, stack, .. } in state.contexts.values() {
-        // The recorder measures each, and records their sum.
-        let sums = state.devices.get(device);
-        let bytes = sums.map_or(0, |sums| sums.context_bytes / u64::from(sums.contexts.max(1)));
-        if bytes > 0 {
-            take_driver(*device, *stack, DriverCause::Context, bytes);
-        }
+    for (_, of, bytes) in state.contexts().filter(|(_, _, bytes)| *bytes > 0) {
+        take_driver(of.device, of.stack, DriverCause::Context, bytes);
     }
 }
 

@@ -119,17 +119,18 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_took(&mut self, at: &Stamped, took: &Took) {
-        let now = self.tick(at);
         let call = (took.device, took.cause, took.site, took.stack, took.name);
-        let open = self.taken.remove(&call);
-        let before = open.map_or(0, |open| open.share);
-        let bytes = before.saturating_add_signed(took.delta);
-        if let Some(open) = open.filter(|open| open.from < now) {
-            self.records.write(KEY, open, Some(now));
-        }
-        if bytes > 0 {
-            let open = self.open_taken(at, call, bytes);
-            self.taken.insert(call, open);
+        let before = self.taken.get(&call).map_or(0, |open| open.share);
+        self.set_taken(at, call, before.saturating_add_signed(took.delta));
+    }
+
+    fn on_contexts(&mut self, at: &Stamped, device: DeviceId, state: &State) {
+        let is_here = |call: &Call| (call.0, call.1) == (device, DriverCause::Context);
+        let open = self.taken.keys().filter(|call| is_here(call)).map(|call| (*call, 0));
+        let mut all: BTreeMap<Call, u64> = open.collect();
+        all.extend(contexts(state).filter(|(call, _)| is_here(call)));
+        for (call, bytes) in all {
+            self.set_taken(at, call, bytes);
         }
     }
 
@@ -262,12 +263,31 @@ pub(super) type OpenDriverRecords = BTreeMap<Call, OpenRecord>;
 /// A key without an address.
 const KEY: Key = Key { space: Space::Vmm, number: 0 };
 
+/// Each context, as a call that took its bytes.
+fn contexts(state: &State) -> impl Iterator<Item = (Call, u64)> {
+    state.contexts().map(|(id, of, bytes)| {
+        ((of.device, DriverCause::Context, SiteId(id.0.into()), of.stack, 0), bytes)
+    })
+}
+
 impl<W: Write> Recorder<'_, W> {
-    fn open_taken(&mut self, at: &Stamped, call: Call, bytes: u64) -> OpenRecord {
-        let (device, cause, _, stack, _) = call;
-        let owner = (stack, OwnerKind::Driver(cause), device);
-        let open = self.record(at, at.thread, owner, bytes);
-        OpenRecord { role: Role::of_cause(cause), ..open }
+    /// What a call made the driver take, from now on.
+    fn set_taken(&mut self, at: &Stamped, call: Call, bytes: u64) {
+        let open = self.taken.get(&call).copied();
+        if open.map_or(0, |open| open.share) == bytes {
+            return;
+        }
+        let now = self.tick(at);
+        self.taken.remove(&call);
+        if let Some(open) = open.filter(|open| open.from < now) {
+            self.records.write(KEY, open, Some(now));
+        }
+        if bytes > 0 {
+            let (device, cause, _, stack, _) = call;
+            let owner = (stack, OwnerKind::Driver(cause), device);
+            let open = self.record(at, at.thread, owner, bytes);
+            self.taken.insert(call, OpenRecord { role: Role::of_cause(cause), ..open });
+        }
     }
 
     /// Ends all records. `end`: `None` at the end of the trace.
@@ -284,9 +304,9 @@ impl<W: Write> Recorder<'_, W> {
         for (device, sums) in &state.devices {
             for (maker, bytes) in sums.driver_own.makers() {
                 let call = (*device, maker.cause, maker.site, maker.stack, maker.name);
-                let open = self.open_taken(at, call, bytes);
-                self.taken.insert(call, open);
+                self.set_taken(at, call, bytes);
             }
         }
+        contexts(state).for_each(|(call, bytes)| self.set_taken(at, call, bytes));
     }
 }
