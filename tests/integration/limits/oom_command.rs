@@ -258,13 +258,26 @@ fn fragmentation_is_distinguished_from_too_much() {
     }
 }
 
+/// The card is not called full, also where it has less than the addresses that were asked for.
 #[test]
 fn a_refused_call_that_allocates_nothing_is_named() {
-    let setup = Setup::simulated().preload().arg("pools");
-    let run =
-        Program::c("tables").run(setup.env("VRAMTRACE_SIM_FAULT", "once-2@cuMemPoolCreate:1"));
-    let wanted = "limit: not known; the card had 23.49 GiB free; cuMemPoolCreate was refused";
-    assert_contains(&run.scratch.text("."), &[wanted]);
+    for (program, how, call) in [
+        ("tables", "pools", "cuMemPoolCreate"),
+        ("out_of_memory", "- expandable", "cuMemAddressReserve"),
+        ("taken", "graph", "cuGraphInstantiateWithFlags"),
+        ("taken", "graph", "cuGraphLaunch"),
+        ("taken", "kernel", "cuLibraryLoadData"),
+        ("taken", "streams", "cuStreamCreateWithPriority"),
+        ("taken", "streams", "cuDevicePrimaryCtxRetain"),
+    ] {
+        let setup = Setup::simulated().devices("1x1GiB").preload();
+        let setup = how.split(' ').fold(setup, |setup, word| setup.arg(word));
+        let fault = format!("once-2@{call}:1");
+        let run = Program::c(program).run(setup.env("VRAMTRACE_SIM_FAULT", fault));
+        let shown = run.scratch.text(".");
+        assert_contains(&shown, &["out of memory on", &format!("; {call} was refused")]);
+        assert!(shown.contains("s; limit: not known") && !shown.contains("full card"), "{shown}");
+    }
 }
 
 #[test]

@@ -135,13 +135,14 @@ impl PostMortem {
         Some(self.ours().saturating_add(left))
     }
 
-    /// By how much the limit was too low, with the setting in force. `None`: not known, or what grows fills any.
+    /// By how much the limit was too low, with the setting in force. `None`: not known, or what grows fills any. Of a call
+    /// that takes no memory of the card, that was none.
     pub fn needs_more(&self) -> Option<u64> {
         let enough = self.remedy.as_ref().and_then(|remedy| remedy.as_it_is);
         let replayed =
             enough.zip(self.could_have()).map(|(enough, had)| enough.saturating_sub(had));
         let more = replayed.or_else(|| self.oom.size.checked_sub(self.room()?));
-        more.filter(|more| *more > 0 && self.leak.is_none())
+        more.filter(|more| *more > 0 && self.leak.is_none() && self.other_call.is_none())
     }
 
     /// What was in use. `classifier`: with the stacks of `held`.
