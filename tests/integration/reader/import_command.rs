@@ -48,7 +48,8 @@ fn a_directory_of_snapshots_is_a_run_of_ranks() {
     for rank in 0..2u8 {
         let mut t = TraceBuilder::new();
         t.code(1, "shard", "D:\\w\\train.py", 10);
-        t.stack(1, &[], &[1], &[]);
+        t.code(2, "einsum", "D:\\v\\Lib\\site-packages\\torch\\functional.py", 373);
+        t.stack(1, &[], &[2, 1], &[]);
         for n in 0..3 {
             let key = (1 << 40) + n * (1 << 30);
             for kind in [Kind::Device, Kind::Block] {
@@ -63,9 +64,12 @@ fn a_directory_of_snapshots_is_a_run_of_ranks() {
     }
     let report = scratch.text("report ranks");
     // 3 x 300 MiB and 3 x 400 MiB.
-    assert!(report.contains("2.05 GiB  100.0 %") && report.contains("10 shard"), "{report}");
+    assert!(
+        report.contains("2.05 GiB  100.0 %") && report.contains(" train.py:10 shard"),
+        "{report}"
+    );
     let diff = scratch.text("diff ranks/r0.pickle ranks/r1.pickle");
-    assert!(diff.contains("+33.3 %") && !diff.contains("new"), "{diff}");
+    assert!(diff.contains("+33.3 %") && !diff.contains("new") && !diff.contains("\\"), "{diff}");
 }
 
 #[test]
@@ -86,6 +90,7 @@ fn hostile_and_wrong_files_end_in_a_clear_error() {
         ("deep", deep, "no memory snapshot"),
         ("other", b"\x80\x04]\x94.".to_vec(), "neither segments nor device_traces"),
         ("text", b"PNG".to_vec(), "text of no known form, which is not read: give a"),
+        ("json", b"{\"a\":1}".to_vec(), "JSON of no known form, which is not read: give a"),
         ("gzip", b"\x1f\x8b\x08\0\0\0\0\0".to_vec(), "not whole gzip"),
     ] {
         scratch.write(name, bytes);
@@ -94,6 +99,7 @@ fn hostile_and_wrong_files_end_in_a_clear_error() {
         }
         assert!(!scratch.0.join("out.vtrace").exists(), "{name}");
     }
+    scratch.fails(2, "json", "a PyTorch memory snapshot");
     scratch.fails(2, "import no-such-file -o out.vtrace", "no-such-file");
     let nowhere = import("tests/data/resvar_s5.csv.gz", "-o /nowhere/x");
     scratch.fails(2, &nowhere, "its directory must exist");
