@@ -8,13 +8,9 @@ use super::*;
 use crate::testing::{MS, SECOND, TraceBuilder};
 use crate::trace::Trace;
 
-fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions) -> R) -> R {
-    let trace = Trace::of(builder);
-    look(&trace, &trace.definitions().0)
-}
-
 fn listed(builder: &TraceBuilder) -> OomsFound {
-    with_trace(builder, |trace, definitions| list(trace, definitions).0)
+    let trace = Trace::of(builder);
+    list(&trace, &trace.definitions().0).0
 }
 
 fn start(n: usize) -> u64 {
@@ -38,12 +34,12 @@ fn run(blocks: &[u64], by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
     if goes_on {
         t.alloc(4 * SECOND, Kind::Block, start(1), MIB);
     }
-    with_trace(&t, |trace, definitions| {
-        let found = list(trace, definitions).0;
-        let mut fatal = examine(trace, definitions, &ended(&found.ooms));
-        fatal.iter_mut().for_each(|one| one.find_remedy(trace, definitions));
-        fatal
-    })
+    let trace = &Trace::of(&t);
+    let definitions = &trace.definitions().0;
+    let found = list(trace, definitions).0;
+    let mut fatal = examine(trace, definitions, &ended(&found.ooms));
+    fatal.iter_mut().for_each(|one| one.find_remedy(trace, definitions));
+    fatal
 }
 
 #[test]
@@ -198,14 +194,14 @@ fn what_is_missing_in_a_file_is_not_made_up() {
     t.lose();
     t.alloc(3 * SECOND, Kind::Block, start(0), MIB);
     t.out_of_memory(4 * SECOND, 64 * MIB);
-    with_trace(&t, |trace, definitions| {
-        let found = list(trace, definitions).0;
-        assert_eq!(found.ooms.len(), 1, "the refusal may have been absorbed in what is missing");
-        let all: Vec<(usize, Oom)> = (1..).zip(found.ooms).collect();
-        let explained = &explain(trace, definitions, &all)[0];
-        assert!(!explained.one.live_is_known);
-        assert_eq!(explained.one.cause, OomCause::Unknown);
-    });
+    let trace = &Trace::of(&t);
+    let definitions = &trace.definitions().0;
+    let found = list(trace, definitions).0;
+    assert_eq!(found.ooms.len(), 1, "the refusal may have been absorbed in what is missing");
+    let all: Vec<(usize, Oom)> = (1..).zip(found.ooms).collect();
+    let explained = &explain(trace, definitions, &all)[0];
+    assert!(!explained.one.live_is_known);
+    assert_eq!(explained.one.cause, OomCause::Unknown);
 }
 
 proptest! {
@@ -252,7 +248,8 @@ proptest! {
             driver_free: 0,
             cache: None,
         }));
-        with_trace(&t, |trace, definitions| {
+        let trace = &Trace::of(&t);
+        let definitions = &trace.definitions().0;
             let found = list(trace, definitions).0;
             prop_assert_eq!(found.ooms.len(), 1);
             let all: Vec<(usize, Oom)> = (1..).zip(found.ooms).collect();
@@ -267,7 +264,5 @@ proptest! {
                     prop_assert_eq!(it.sum.bytes, (shown + managed).max(counted * MIB));
                 }
             }
-            Ok(())
-        })?;
     }
 }

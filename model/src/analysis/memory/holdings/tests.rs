@@ -8,11 +8,6 @@ use super::*;
 use crate::replay::history::Bin;
 use crate::testing::{SECOND, TraceBuilder};
 
-fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions) -> R) -> R {
-    let trace = Trace::of(builder);
-    look(&trace, &trace.definitions().0)
-}
-
 fn sum(holdings: &Holdings, device: u8) -> u64 {
     holdings.bytes_on(DeviceId(device))
 }
@@ -94,7 +89,8 @@ proptest! {
                 }
             }
         }
-        with_trace(&t, |trace, definitions| {
+        let trace = &Trace::of(&t);
+        let definitions = &trace.definitions().0;
             let state = trace.replay(definitions, &mut ()).state;
             let at = |moment, level| Holdings::at(trace, definitions, &state, moment, level);
             for moment in [Moment::End, Moment::Peak] {
@@ -112,8 +108,6 @@ proptest! {
                     prop_assert_eq!(sum(&driver, device), expected);
                 }
             }
-            Ok(())
-        })?;
     }
 }
 
@@ -130,30 +124,30 @@ fn blocks_stand_in_place_of_their_segment_and_the_rest_is_free() {
     // Memory of others, and of the host.
     t.alloc_by(3 * SECOND, Kind::Imported, 4 << 40, 64 * MIB, 5);
     t.alloc_by(3 * SECOND, Kind::HostPinned, 5 << 40, 64 * MIB, 6);
-    with_trace(&t, |trace, definitions| {
-        let state = trace.replay(definitions, &mut ()).state;
-        let held = |mib, count| Holding { bytes: mib * MIB, count, ..Holding::default() };
-        let memory = |stack| Owner::of_memory(DeviceId(0), StackId(stack));
-        let block = |stack| Owner::of_cache(DeviceId(0), StackId(stack));
-        let free = Owner::of_cache(DeviceId(0), FREE_CACHE);
-        let end = Holdings::of_state(&state, Level::Tensor);
-        let all = [
-            (memory(2), held(32, 1)),
-            (block(3), held(10, 1)),
-            (block(4), held(1, 1)),
-            (free, held(10, 1)),
-        ];
-        assert_eq!(end.held, all.into_iter().collect());
-        let driver = Holdings::of_state(&state, Level::Driver);
-        assert_eq!(driver.held[&memory(1)], held(20, 1));
-        assert!(driver.held.keys().all(|owner| !owner.of_cache));
-        // The peak of blocks is not that of driver memory.
-        let level = Level::Tensor;
-        let peak = Holdings::at(trace, definitions, &state, Moment::AllocatedPeak, level);
-        assert_eq!(peak.at_ns[&DeviceId(0)], SECOND);
-        assert_eq!(peak.held[&block(3)], held(14, 2));
-        assert_eq!(peak.held[&free], held(6, 1));
-    });
+    let trace = &Trace::of(&t);
+    let definitions = &trace.definitions().0;
+    let state = trace.replay(definitions, &mut ()).state;
+    let held = |mib, count| Holding { bytes: mib * MIB, count, ..Holding::default() };
+    let memory = |stack| Owner::of_memory(DeviceId(0), StackId(stack));
+    let block = |stack| Owner::of_cache(DeviceId(0), StackId(stack));
+    let free = Owner::of_cache(DeviceId(0), FREE_CACHE);
+    let end = Holdings::of_state(&state, Level::Tensor);
+    let all = [
+        (memory(2), held(32, 1)),
+        (block(3), held(10, 1)),
+        (block(4), held(1, 1)),
+        (free, held(10, 1)),
+    ];
+    assert_eq!(end.held, all.into_iter().collect());
+    let driver = Holdings::of_state(&state, Level::Driver);
+    assert_eq!(driver.held[&memory(1)], held(20, 1));
+    assert!(driver.held.keys().all(|owner| !owner.of_cache));
+    // The peak of blocks is not that of driver memory.
+    let level = Level::Tensor;
+    let peak = Holdings::at(trace, definitions, &state, Moment::AllocatedPeak, level);
+    assert_eq!(peak.at_ns[&DeviceId(0)], SECOND);
+    assert_eq!(peak.held[&block(3)], held(14, 2));
+    assert_eq!(peak.held[&free], held(6, 1));
 }
 
 fn end(until_ns: u64) -> State {
