@@ -244,9 +244,13 @@ fn what_the_driver_took_adds_up_by_cause_and_maker() {
     let sum = device(&reading).measured().unwrap();
     let unknown = sum.driver_bytes_by_name()["unknown"];
     assert_eq!((sum.unattributed, unknown), (Some(4 * MIB as i64), 2 * MIB as i64));
-    // What it takes after NVML was read comes on top of it.
+    // NVML was read before it took more: in use is at least what has a cause.
     t.event(6 * MS, Event::Took(took(DriverCause::Modules, 92 * MIB as i64, 3)));
-    assert_eq!(device(&read(&t)).peak.in_use.headline(), (524 + 92) * MIB);
+    assert_eq!(device(&read(&t)).peak.in_use.headline(), (520 + 2 + 92) * MIB);
+    // After it: NVML's figure has it already.
+    t.sample(7 * MS, Some(616 * MIB), 520 * MIB);
+    t.event(8 * MS, Event::Took(took(DriverCause::Modules, 2 * MIB as i64, 4)));
+    assert_eq!(device(&read(&t)).in_use().headline(), 616 * MIB);
 }
 
 #[test]
