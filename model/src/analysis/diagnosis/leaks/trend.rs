@@ -195,7 +195,7 @@ mod tests {
         // Five in order: S = 10, variance 50/3.
         let (tau, z) = mann_kendall(&[1, 2, 3, 4, 5]);
         assert!(tau == 1.0 && (z - 9.0 / (50.0f64 / 3.0).sqrt()).abs() < 1e-9);
-        assert_eq!(mann_kendall(&[4; 9]), (0.0, 0.0));
+        assert_eq!((mann_kendall(&[4; 9]), mann_kendall(&[2, 1, 3, 3]).0), ((0.0, 0.0), 0.5));
     }
 
     #[test]
