@@ -8,7 +8,7 @@ use vramtrace_reader::analysis::ranks::{self, FiguresSource, ProcessEnd, Process
 use vramtrace_reader::analysis::{Collect, Moment, Process, read_all};
 use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
-use vramtrace_reader::report::wording::{END_NOT_RECORDED, headline, numbered};
+use vramtrace_reader::report::wording::{self, END_NOT_RECORDED, headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::{self, size};
 
@@ -158,7 +158,7 @@ fn ends(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) -> 
             (ProcessEnd::InOrder, Some(code)) => (2, format!("exited with status {code}")),
             (ProcessEnd::InOrder, None) => (0, "ended in order".into()),
             (ProcessEnd::CutOff, _) if let Some(status) = process.exit_status => {
-                (4, format!("ended by _exit with status {status}"))
+                (4, wording::cut_off(Some(status)).into_owned())
             }
             (ProcessEnd::CutOff | ProcessEnd::Unknown, _) => {
                 (4, cut_off.unwrap_or("whose end was not recorded").into())
