@@ -6,7 +6,7 @@ use vramtrace_format::physical::{PAGE, Physical, pages, physical};
 use vramtrace_format::{Counters, Kind, Sample};
 
 use super::cache::CacheSums;
-use super::driver_own::{BytesByCause, DriverOwn};
+use super::driver_own::{BytesByCause, DriverOwn, sum};
 use super::in_use::{CacheInUse, InUse};
 use super::live::{Key, Live};
 
@@ -86,7 +86,6 @@ impl SampleAt {
     /// The same, with what calls made the driver take and free since. NVML may have been read after a call and before its
     /// record: then the figure has it already.
     fn unattributed_with(&self, now: &BytesByCause) -> Option<i64> {
-        let sum = |of: &BytesByCause| of.iter().copied().fold(0, u64::saturating_add);
         let (rest, named) = (self.unattributed()?, sum(now));
         let since =
             rest.saturating_add_unsigned(named).saturating_sub_unsigned(sum(&self.driver_own));
@@ -211,15 +210,13 @@ impl DeviceState {
 
     /// The memory of the process now: the last sample plus the changes that were recorded since.
     pub fn in_use(&self) -> InUse {
-        let cache = &self.cache;
+        let (cache, own) = (&self.cache, self.driver_own.by_cause());
         InUse {
             live: self.live_bytes,
             managed: self.kind(Kind::Managed).live_bytes,
             contexts: self.context_bytes,
-            unattributed: self
-                .sample
-                .and_then(|at| at.unattributed_with(self.driver_own.by_cause())),
-            driver_own: *self.driver_own.by_cause(),
+            unattributed: self.sample.and_then(|at| at.unattributed_with(own)),
+            driver_own: *own,
             cache: cache.is_used().then(|| CacheInUse {
                 allocated: self.in_blocks(),
                 reserved: cache
@@ -317,8 +314,8 @@ impl DeviceState {
 
     /// What the process is known to hold: live allocations, contexts, and what calls made the driver take.
     pub fn held_bytes(&self) -> u64 {
-        let own = self.driver_own.by_cause().iter().chain([&self.context_bytes]);
-        own.fold(self.live_bytes, |sum, bytes| sum.saturating_add(*bytes))
+        let own = sum(self.driver_own.by_cause()).saturating_add(self.context_bytes);
+        self.live_bytes.saturating_add(own)
     }
 
     pub(super) fn note_peak(&mut self, time_ns: u64, offset: u64) {

@@ -7,6 +7,11 @@ use vramtrace_format::{DriverCause, SiteId, StackId, Took};
 /// Bytes by cause, at `DriverCause as usize`.
 pub type BytesByCause = [u64; DriverCause::COUNT];
 
+/// The bytes of all causes.
+pub(super) fn sum(of: &BytesByCause) -> u64 {
+    of.iter().copied().fold(0, u64::saturating_add)
+}
+
 /// The call that made the driver take memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Originator {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use vramtrace_format::DriverCause;
 
-use super::driver_own::BytesByCause;
+use super::driver_own::{BytesByCause, sum};
 
 /// What a framework's cache has, without memory that is unmapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl InUse {
 
     /// What calls made the driver take for itself.
     pub fn named_bytes(&self) -> u64 {
-        self.driver_own.iter().copied().fold(0, u64::saturating_add)
+        sum(&self.driver_own)
     }
 
     /// `unattributed` by cause. Bytes without a known cause are `unknown`: negative where NVML shows less than the known ones.
