@@ -109,11 +109,6 @@ pub(crate) fn get_device(out: Out<i32>) -> Done {
     out.put(device::ordinal(context.device))
 }
 
-pub(crate) fn get_id(handle: Handle, out: Out<u64>) -> Done {
-    let context = named_or_current(handle)?;
-    out.put(context.id as u64)
-}
-
 pub(crate) fn synchronize() -> Done {
     let context = current()?;
     stream::synchronize_context(context)
@@ -158,12 +153,5 @@ pub(crate) fn set_limit(limit: i32, value: usize) -> Done {
     } else {
         limits[limit as usize] = value;
     }
-    Ok(())
-}
-
-pub(crate) fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Done {
-    current()?;
-    least.set(0);
-    greatest.set(-5);
     Ok(())
 }

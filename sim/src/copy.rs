@@ -79,26 +79,6 @@ pub(crate) fn device_to_host(to: Out<u8>, from: Pointer, size: usize) -> Done {
     copy((to.address(), any), (from, device), size)
 }
 
-pub(crate) fn host_to_device_async(
-    to: Pointer,
-    from: In<u8>,
-    size: usize,
-    stream: StreamArg,
-) -> Done {
-    let from = from.address();
-    enqueue(stream, MEMCPY, move || copy((to, device), (from, any), size))
-}
-
-pub(crate) fn device_to_host_async(
-    to: Out<u8>,
-    from: Pointer,
-    size: usize,
-    stream: StreamArg,
-) -> Done {
-    let to = to.address();
-    enqueue(stream, MEMCPY, move || copy((to, any), (from, device), size))
-}
-
 fn fill<const N: usize>(at: Pointer, element: [u8; N], count: usize) -> Done {
     contexts::current()?;
     let size = count.checked_mul(N).ok_or(Error::INVALID_VALUE)?;

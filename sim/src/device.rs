@@ -127,14 +127,6 @@ pub(crate) fn uuid_text(index: usize) -> String {
     format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-pub(crate) fn pci_text(index: usize) -> String {
-    format!("0000:{:02X}:00.0", pci_bus(index))
-}
-
-pub(crate) fn pci_bus(index: usize) -> u32 {
-    0x1b + 0x0d * index as u32
-}
-
 /// The device behind an ordinal of this process.
 pub(crate) fn by_ordinal(ordinal: i32) -> Done<usize> {
     let devices = devices().map_err(|_| Error::NO_DEVICE)?;

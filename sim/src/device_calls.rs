@@ -57,11 +57,6 @@ pub(crate) fn attribute(out: Out<i32>, attribute: i32, ordinal: i32) -> Done {
     out.put(device::attribute(attribute).ok_or(Error::INVALID_VALUE)?)
 }
 
-pub(crate) fn pci(out: Out<c_char>, length: i32, ordinal: i32) -> Done {
-    let index = device::by_ordinal(ordinal)?;
-    put_text(out, length, &device::pci_text(index))
-}
-
 /// The private tables are the real driver's own; who needs one finds that it is not there.
 pub(crate) fn export_table(_out: Out<In<c_void>>, _id: In<Uuid>) -> Done {
     Err(Error::NOT_FOUND)

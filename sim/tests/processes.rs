@@ -2,7 +2,7 @@
 //! forked children, the same addresses in every run. The test program starts itself again as the
 //! other processes, each in a role of its own.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CString, c_void};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -42,9 +42,8 @@ const TESTS: [(&str, fn()); 6] = [
     ("memory_is_shared_by_descriptor", || drop(run_alone("descriptor_owner", &[]))),
     ("a_forked_child_has_no_driver", || drop(run_alone("forker", &[]))),
     ("visible_devices_are_honoured", || {
-        for (visible, seen) in
-            [("0,1,2", "3 0000:1B:00.0"), ("2,0", "2 0000:35:00.0"), ("1", "1 0000:28:00.0")]
-        {
+        // How many there are, and the last byte of the first one's UUID: its number.
+        for (visible, seen) in [("0,1,2", "3 0"), ("2,0", "2 2"), ("1", "1 1")] {
             let devices = ("VRAMTRACE_SIM", "3x1GiB".to_owned());
             let visible = ("CUDA_VISIBLE_DEVICES", visible.to_owned());
             assert_eq!(run_alone("chooser", &[devices, visible]), seen);
@@ -331,9 +330,8 @@ fn forker() {
 
 fn chooser() {
     ok!(cuInit(0 => u32));
-    let (mut count, mut name) = (0, [0u8; 64]);
+    let (mut count, mut uuid) = (0, [0u8; 16]);
     ok!(cuDeviceGetCount(&mut count => *mut i32));
-    ok!(cuDeviceGetPCIBusId(name.as_mut_ptr().cast() => *mut c_char, 64 => i32, 0 => i32));
-    let first = CStr::from_bytes_until_nul(&name).unwrap().to_str().unwrap();
-    say_and_wait(&format!("{count} {first}"));
+    ok!(cuDeviceGetUuid(uuid.as_mut_ptr() => *mut u8, 0 => i32));
+    say_and_wait(&format!("{count} {}", uuid[15]));
 }

@@ -26,7 +26,6 @@ table! {
     call 2000 cuDeviceTotalMem(out: Out<u32>, device: i32) = device_calls::total_v1;
     call 3020 cuDeviceTotalMem_v2(out: Out<usize>, device: i32) = device_calls::total;
     call 2000 cuDeviceGetAttribute(out: Out<i32>, attribute: i32, device: i32) = device_calls::attribute;
-    call 4010 cuDeviceGetPCIBusId(out: Out<c_char>, length: i32, device: i32) = device_calls::pci;
     // Contexts.
     call 7000 cuDevicePrimaryCtxRetain(out: Out<Handle>, device: i32) = context::primary_retain;
     call 11000 cuDevicePrimaryCtxRelease_v2(device: i32) = context::primary_release;
@@ -39,12 +38,10 @@ table! {
     call 4000 cuCtxPushCurrent_v2(context: Handle) = context::push_current;
     call 4000 cuCtxPopCurrent_v2(out: Out<Handle>) = context::pop_current;
     call 2000 cuCtxGetDevice(out: Out<i32>) = context::get_device;
-    call 12000 cuCtxGetId(context: Handle, out: Out<u64>) = context::get_id;
     call 2000 cuCtxSynchronize() = context::synchronize;
     call 13000 cuCtxSynchronize_v2(context: Handle) = context::synchronize_v2;
     call 3010 cuCtxGetLimit(out: Out<usize>, limit: i32) = context::get_limit;
     call 3010 cuCtxSetLimit(limit: i32, value: usize) = context::set_limit;
-    call 5050 cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) = context::priority_range;
     // Device memory.
     call 2000 cuMemAlloc() = device_calls::unsupported;
     call 3020 cuMemAlloc_v2(out: Out<Pointer>, size: usize) = heap::alloc;
@@ -108,8 +105,6 @@ table! {
     ptsz 4000 cuMemcpyAsync(to: Pointer, from: Pointer, size: usize, stream: StreamArg) = copy::any_async;
     ptds 3020 cuMemcpyHtoD_v2(to: Pointer, from: In<u8>, size: usize) = copy::host_to_device;
     ptds 3020 cuMemcpyDtoH_v2(to: Out<u8>, from: Pointer, size: usize) = copy::device_to_host;
-    ptsz 3020 cuMemcpyHtoDAsync_v2(to: Pointer, from: In<u8>, size: usize, stream: StreamArg) = copy::host_to_device_async;
-    ptsz 3020 cuMemcpyDtoHAsync_v2(to: Out<u8>, from: Pointer, size: usize, stream: StreamArg) = copy::device_to_host_async;
     ptds 3020 cuMemsetD8_v2(at: Pointer, value: u8, count: usize) = copy::fill8;
     ptds 3020 cuMemsetD32_v2(at: Pointer, value: u32, count: usize) = copy::fill32;
     ptsz 3020 cuMemsetD8Async(at: Pointer, value: u8, count: usize, stream: StreamArg) = copy::fill8_async;
