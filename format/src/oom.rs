@@ -92,9 +92,12 @@ impl Figures {
         Figures { other, ..Figures::of_request(Some(by), size, counted, limit, card_free) }
     }
 
-    /// The figures of a post-mortem. `free`: free bytes in the framework's segments.
+    /// The figures of a post-mortem. `free`: free bytes in the framework's segments. Without blocks all are in private pools:
+    /// PyTorch releases its other segments before it gives up.
     pub fn of(post_mortem: &PostMortem, free: u64) -> Figures {
         let PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = *post_mortem;
+        let free =
+            if post_mortem.cache.is_some_and(|cache| cache.allocated == 0) { 0 } else { free };
         let of_cache = post_mortem.evidence == OomEvidence::FrameworkGaveUp;
         let of_request = Figures::of_request(by, size, counted, limit, driver_free);
         Figures { of_cache, free, largest_hole, ..of_request }
@@ -260,16 +263,6 @@ fn others(neighbours: impl Iterator<Item = (u32, Option<u64>)>) -> Option<String
         names.push(format!("{} more", all.len() - MAX_NEIGHBOURS));
     }
     (!names.is_empty()).then(|| format!("other processes: {}", names.join(", ")))
-}
-
-/// PyTorch's cache, where too much was asked of it. `hole`: its longest free range.
-pub fn in_cache(allocated: u64, free: u64, hole: u64, size: u64) -> String {
-    let mut text = format!("; {} allocated, {} free in cache", Bytes(allocated), Bytes(free));
-    if hole >= size {
-        let of = "is another stream's or pool's";
-        text += &format!(" (a hole of {} would do, but it {of})", Bytes(hole));
-    }
-    text
 }
 
 /// What became of refusals that did no harm.

@@ -85,7 +85,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         OomCause::BadCap => return "the setting is wrong, not the program".to_string(),
         OomCause::Fragmentation => {
             let pinned = several(one.cache.segments_pinned, "pinned segment");
-            return figures.in_pieces(&format!("in {pinned}, "));
+            return figures.in_pieces(&format!("in {pinned}, ")) + &in_private_pools(one);
         }
         OomCause::Cap
         | OomCause::Card
@@ -113,18 +113,35 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     let first = if is_known { figures.too_much(room) } else { format!("not known: asked {asked}") };
     first
         + &match one.oom.level {
-            Level::Tensor => oom::in_cache(
-                cache.allocated_bytes,
-                cache.free_in_segments_bytes,
-                cache.largest_free_block_bytes,
-                one.oom.size,
-            ),
+            Level::Tensor => in_cache(one),
             Level::Driver if cache.releasable_bytes > 0 => {
                 let kept = size(cache.releasable_bytes);
                 format!("; PyTorch's cache keeps {kept} that no tensor uses")
             }
             Level::Driver => String::new(),
         }
+}
+
+/// PyTorch's cache, where too much was asked of it.
+fn in_cache(one: &PostMortem) -> String {
+    let (cache, hole) = (&one.cache, one.cache.largest_free_block_bytes);
+    let [allocated, free] = [cache.allocated_bytes, cache.free_in_segments_bytes].map(size);
+    let mut text = format!("; {allocated} allocated, {free} free in cache");
+    if hole >= one.oom.size {
+        text +=
+            &format!(" (a hole of {} would do, but it is another stream's or pool's)", size(hole));
+    }
+    text + &in_private_pools(one)
+}
+
+fn in_private_pools(one: &PostMortem) -> String {
+    match one.cache.private_bytes {
+        0 => String::new(),
+        bytes => format!(
+            "; {} free in private pools (CUDA graphs, torch.cuda.MemPool), which serve no other request",
+            size(bytes)
+        ),
+    }
 }
 
 /// Why a pool refused whose size and reserve are not in what was imported.
@@ -183,6 +200,10 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
         AdvisedChange::EmptyCache => {
             format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(bytes))
         }
+        AdvisedChange::PrivatePools => format!(
+            "its CUDA graphs or torch.cuda.MemPool deleted before it: {} go back to the driver",
+            size(bytes)
+        ),
         AdvisedChange::SmallerRequest => {
             format!("a smaller request: up to {} would have been served", size(bytes))
         }

@@ -25,6 +25,8 @@ pub enum AdvisedChange {
     LargerCard,
     /// Empty segments of PyTorch's cache: torch.cuda.empty_cache() frees them for other libraries.
     EmptyCache,
+    /// Private pools of PyTorch that keep free memory: their CUDA graphs and `torch.cuda.MemPool` objects.
+    PrivatePools,
     /// The largest request that would have been served.
     SmallerRequest,
     /// Other processes hold this much of the card.
@@ -87,6 +89,9 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if one.oom.level == Level::Driver && missing.is_some_and(|it| one.cache.releasable_bytes >= it)
     {
         add(AdvisedChange::EmptyCache, Some(one.cache.releasable_bytes));
+    }
+    if missing.is_some_and(|it| it > 0 && one.cache.private_bytes >= it) {
+        add(AdvisedChange::PrivatePools, Some(one.cache.private_bytes));
     }
     match enough(one) {
         _ if one.own_limit => add(AdvisedChange::MemoryFraction, None),

@@ -81,11 +81,14 @@ pub struct CacheAtOom {
     pub reserved_bytes: u64,
     /// In segments, and in no block.
     pub free_in_segments_bytes: u64,
-    /// The longest range of them.
+    /// The longest range of them outside of private pools.
     pub largest_free_block_bytes: u64,
     pub fits_in_one_piece: bool,
     /// Of the segments without a block.
     pub releasable_bytes: u64,
+    /// Free, and of no use to a request of the default pool: in segments of private pools (of CUDA graphs,
+    /// `torch.cuda.MemPool`).
+    pub private_bytes: u64,
     /// In pieces that are smaller than the pool's usual request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unusable_bytes: Option<u64>,
@@ -259,11 +262,25 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         here.iter().map(|segment| bytes(segment)).fold(0, u64::saturating_add)
     };
     let pinned = || here.iter().filter(|segment| !segment.blocks.is_empty());
-    let largest_hole = here.iter().map(|segment| segment.largest_hole()).max().unwrap_or(0);
     let releasable = sum(&|segment| if segment.blocks.is_empty() { segment.bytes } else { 0 });
     let holes = pinned().flat_map(|it| it.holes().map(|(_, bytes)| (is_small(it), bytes)));
     let imported = definitions.imported_from().is_some();
     let of_cache = oom.level == Level::Tensor;
+    // PyTorch releases every segment of the default pool that has no block before it raises the error.
+    let of_segment = |it: &SegmentAt| it.allocation(state).is_some_and(|(_, live)| live.pool.0 > 0);
+    let is_private = |it: &SegmentAt| match it.blocks.first() {
+        Some(block) => block.live.pool.0 > 0,
+        None => {
+            if imported {
+                of_segment(it)
+            } else {
+                of_cache
+            }
+        }
+    };
+    let private = sum(&|segment| if is_private(segment) { segment.free() } else { 0 });
+    let usable = here.iter().filter(|it| !is_private(it));
+    let largest_hole = usable.map(|segment| segment.largest_hole()).max().unwrap_or(0);
     // No call is missing, and none was refused.
     let own_limit = of_cache && oom.refusal.is_none() && state.live_is_known() && !imported;
     let mut held = Holdings::of_state(state, Level::of(state));
@@ -286,13 +303,19 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     };
     let spread = (imported && !of_cache).then(|| Spread::of(state, oom.device, oom.size));
     let figures = match oom.post_mortem.filter(of_request) {
-        Some(found) => Figures::of(&found, found.cache.map_or(free, |cache| cache.free())),
+        Some(found) => {
+            let free = found.cache.map_or(free, |cache| cache.free());
+            Figures::of(&found, free.saturating_sub(private))
+        }
         // Neither the limit of a pool nor all that it has free is in a log.
         None if let Some(Spread { holes, largest_hole, .. }) = spread => {
             let known = known_figures(&oom, false, holes, Some(largest_hole));
             Figures { by: None, of_cache: true, ..known }
         }
-        None => known_figures(&oom, own_limit, free, (!sampled).then_some(largest_hole)),
+        None => {
+            let largest_hole = (!sampled).then_some(largest_hole);
+            known_figures(&oom, own_limit, free.saturating_sub(private), largest_hole)
+        }
     };
     let figures = figures.with_other_limit(OtherLimit::of(|name| definitions.setting(name)));
     let at_oom = CacheAtOom {
@@ -300,11 +323,12 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         reserved_bytes: reserved,
         free_in_segments_bytes: free,
         largest_free_block_bytes: largest_hole,
-        fits_in_one_piece: free >= oom.size,
+        fits_in_one_piece: free - private >= oom.size,
         releasable_bytes: releasable,
+        private_bytes: private,
         unusable_bytes: None,
         segments: here.len() as u64,
-        segments_pinned: pinned().filter(|segment| segment.free() > 0).count() as u64,
+        segments_pinned: pinned().filter(|it| it.free() > 0 && !is_private(it)).count() as u64,
     };
     let card = definitions.device(oom.device);
     let other_call = oom.refusal.filter(|at| at.refused.by == RefusedBy::Driver).and_then(|at| {

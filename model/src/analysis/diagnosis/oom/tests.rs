@@ -17,13 +17,17 @@ fn start(n: usize) -> u64 {
     (1 << 40) + ((n as u64) << 32)
 }
 
-/// Blocks of these MiB in one segment each, of which every second is freed; then a request of
-/// 64 MiB fails.
-fn run(blocks: &[u64], by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
+/// Segments of these MiB with two blocks each, the second one of `kept` MiB. Of every second segment the first block
+/// is freed; then a request of 64 MiB fails.
+fn run(blocks: &[u64], kept: u64, by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
     let mut t = TraceBuilder::new();
     for (n, mib) in blocks.iter().enumerate() {
+        let first = mib - kept;
         t.alloc(SECOND, Kind::Device, start(n), mib * MIB);
-        t.alloc(SECOND, Kind::Block, start(n), mib * MIB);
+        t.alloc(SECOND, Kind::Block, start(n), first * MIB);
+        if kept > 0 {
+            t.alloc(SECOND, Kind::Block, start(n) + first * MIB, kept * MIB);
+        }
     }
     for n in (1..blocks.len()).step_by(2) {
         t.free(2 * SECOND, Space::Block, start(n));
@@ -44,30 +48,38 @@ fn run(blocks: &[u64], by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
 
 #[test]
 fn the_cause_is_distinguished_from_what_was_free() {
-    let cause = |blocks: &[u64], by| run(blocks, by, false)[0].cause;
+    let cause = |blocks: &[u64], by| run(blocks, 1, by, false)[0].cause;
     assert_eq!(cause(&[40; 6], RefusedBy::Cap), OomCause::Fragmentation);
     assert_eq!(cause(&[40; 6], RefusedBy::Driver), OomCause::Fragmentation);
     assert_eq!(cause(&[40; 3], RefusedBy::Cap), OomCause::Cap);
     assert_eq!(cause(&[40; 3], RefusedBy::Driver), OomCause::Card);
     assert_eq!(cause(&[40; 6], RefusedBy::BadCap), OomCause::BadCap);
-    let fatal = &run(&[40; 6], RefusedBy::Cap, false)[0];
+    let fatal = &run(&[40; 6], 1, RefusedBy::Cap, false)[0];
     assert_eq!(
         (fatal.cache.free_in_segments_bytes, fatal.cache.largest_free_block_bytes),
-        (120 * MIB, 40 * MIB)
+        (117 * MIB, 39 * MIB)
     );
     assert_eq!(
         (fatal.cache.allocated_bytes, fatal.cache.reserved_bytes, fatal.cache.segments_pinned),
-        (120 * MIB, 240 * MIB, 0)
+        (123 * MIB, 240 * MIB, 3)
     );
-    assert_eq!(fatal.cache.releasable_bytes, 120 * MIB);
+    assert_eq!((fatal.cache.releasable_bytes, fatal.cache.private_bytes), (0, 0));
     assert_eq!(fatal.oom.refusal.unwrap().refused.size, 64 * MIB);
     // All in one moment: what the process went on with is not the failure's.
     assert_eq!(fatal.held.bytes_on(DeviceId(0)), 240 * MIB);
 }
 
 #[test]
+fn segments_that_pytorch_did_not_release_are_of_private_pools() {
+    let fatal = &run(&[40, 100], 0, RefusedBy::Cap, false)[0];
+    assert_eq!((fatal.cause, fatal.figures.free), (OomCause::Cap, 0));
+    assert_eq!((fatal.cache.private_bytes, fatal.cache.largest_free_block_bytes), (100 * MIB, 0));
+    assert!(!fatal.cache.fits_in_one_piece && fatal.remedy.is_none());
+}
+
+#[test]
 fn a_run_that_went_on_did_not_end_with_it() {
-    assert!(run(&[40; 6], RefusedBy::Cap, true).is_empty());
+    assert!(run(&[40; 6], 1, RefusedBy::Cap, true).is_empty());
 }
 
 /// Refused calls at these times in ms; then so many MiB are given at another, or not.

@@ -33,6 +33,8 @@ pub struct Held {
     pub rows: Vec<Row>,
     /// The largest free range in memory that holds blocks. `None`: not known.
     pub largest_hole: Option<u64>,
+    /// All free ranges there, bytes. What else a cache keeps when it gives up is in private pools, which serve no other request.
+    pub in_holes: u64,
     /// A framework's blocks lie in memory that is mapped, or that other processes share: if expandable segments are
     /// not in force, they cannot be.
     pub fixed_segments: bool,
@@ -171,20 +173,23 @@ pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
         blocks.clear();
     }
     blocks.sort_unstable();
-    // The largest free range, if there are blocks in this range.
+    // The largest free range and the sum of all, if there are blocks in this range.
     let hole = |range: Range<u64>| {
         let mut inside = inside(&blocks, range.clone()).peekable();
         inside.peek()?;
-        Some(holes(range, inside).map(|(_, bytes)| bytes).max().unwrap_or(0))
+        let free = holes(range, inside).map(|(_, bytes)| bytes);
+        Some(free.fold((0, 0), |(largest, sum), bytes| {
+            (bytes.max(largest), u64::saturating_add(sum, bytes))
+        }))
     };
-    let mut largest_hole: Option<u64> = None;
+    let (mut largest_hole, mut in_holes) = (None, 0u64);
     // Objects with blocks: mappings side by side are one piece.
     let mut of_blocks: Map<u64, ()> = Map::default();
     remapped.mapped.sort_unstable_by_key(|(_, range)| range.start);
     for run in remapped.mapped.chunk_by(|(_, a), (_, b)| a.end == b.start) {
         let (Some((_, first)), Some((_, last))) = (run.first(), run.last()) else { continue };
-        let Some(free) = hole(first.start..last.end) else { continue };
-        largest_hole = largest_hole.max(Some(free));
+        let Some((largest, sum)) = hole(first.start..last.end) else { continue };
+        (largest_hole, in_holes) = (largest_hole.max(Some(largest)), in_holes.saturating_add(sum));
         for (object, _) in run {
             let _ = of_blocks.insert(*object, ());
         }
@@ -193,8 +198,9 @@ pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
     for Other { key, space, size, physical, stack } in others {
         let range = key..key.saturating_add(size);
         let free = if space == Space::Device { hole(range.clone()) } else { None };
-        if free.is_some() {
-            largest_hole = largest_hole.max(free);
+        if let Some((largest, sum)) = free {
+            (largest_hole, in_holes) =
+                (largest_hole.max(Some(largest)), in_holes.saturating_add(sum));
             fixed_segments |= p.exports.any_in(range);
         } else if space != Space::Vmm || !of_blocks.contains_key(&key) {
             sums.add(stack, false, physical, 1);
@@ -210,7 +216,7 @@ pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
     rows.shrink_to_fit();
     // Between samples there are other blocks.
     let largest_hole = largest_hole.filter(|_| !p.config.samples_blocks());
-    Held { rows, largest_hole, fixed_segments }
+    Held { rows, largest_hole, in_holes, fixed_segments }
 }
 
 /// The blocks that begin in this range, of those with these addresses and sizes, which are sorted.

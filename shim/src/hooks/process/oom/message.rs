@@ -20,6 +20,8 @@ pub struct Findings {
     pub event: PostMortem,
     /// Bytes that would have been requested of the driver for it.
     pub whole: u64,
+    /// Free ranges beside blocks.
+    pub in_holes: u64,
     pub rank: Option<u32>,
     pub pid: u32,
     /// The memory of the card.
@@ -56,6 +58,7 @@ pub fn findings(p: &'static Process, report: &Report) -> Findings {
         Findings {
             event: PostMortem { largest_hole: held.largest_hole, ..*event },
             whole: *whole.max(&event.size),
+            in_holes: held.in_holes,
             rank: header.rank,
             pid: header.pid,
             card: p.devices.known(event.device).map(|device| device.total_bytes),
@@ -110,7 +113,8 @@ fn plain(line: &str) -> String {
 }
 
 fn figures(found: &Findings) -> Figures {
-    let free = found.event.cache.map_or(0, |cache| cache.free());
+    let in_cache = found.event.cache.map_or(0, |cache| cache.free());
+    let free = found.event.largest_hole.map_or(in_cache, |_| in_cache.min(found.in_holes));
     Figures::of(&found.event, free).with_other_limit(found.other)
 }
 

@@ -27,6 +27,7 @@ fn fragmented() -> Findings {
             absorbed: 3,
         },
         whole: gib(1.19),
+        in_holes: gib(2.11),
         rank: Some(0),
         pid: 4711,
         requested_at: Some("modeling_gpt2.py:1291 < train.py:41".into()),
@@ -127,7 +128,10 @@ fn what_is_advised_helps() {
     (found.event.cache, found.could_expand) = (cache(1.1), true);
     let text = summary(&found);
     assert!(text.contains("try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a smaller"));
-    found.event.cache = cache(0.2);
+    // Free in private pools.
+    found.in_holes = gib(0.2);
+    assert!(!summary(&found).contains("expandable"));
+    (found.event.cache, found.in_holes) = (cache(0.2), gib(2.0));
     assert!(!summary(&found).contains("expandable"));
     // A hole that would do is another stream's or pool's.
     (found.event.cache, found.event.largest_hole) = (cache(2.0), Some(gib(1.5)));
