@@ -135,12 +135,6 @@ fn order_all(
     }))
 }
 
-/// Sets the cap of a process on all of its devices. `None`: no cap. Returns a line for each device.
-#[cfg(feature = "top")]
-pub fn set_everywhere(pid: u32, limit: Option<Limit>) -> Result<String, Failure> {
-    of_process(pid, None, limit)
-}
-
 fn of_process(
     pid: u32,
     named: Option<&DeviceOption>,

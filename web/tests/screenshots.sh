@@ -27,7 +27,7 @@ done
 $simulated python3 web/tests/screenshots_train.py 60 90 >"$live/other.log" 2>&1 &
 started="$started $!"
 tmux -L vramtrace-picture new-session -d -s top -x 120 -y 11 "$simulated target/debug/vramtrace top --interval 0.3"
-sleep 30
+sleep 20
 tmux -L vramtrace-picture capture-pane -e -p -t top >"$live/top.txt"
 # `vramtrace top` of the recorded run, at its end (the test top::recorded writes the picture).
 VRAMTRACE_PICTURE=$live/top-process.txt cargo test --quiet --bin vramtrace top::recorded >/dev/null

@@ -190,26 +190,19 @@ fn processes(frame: &mut Frame, state: &State, area: Rect) {
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
 }
 
-/// A question, a message, or the keys.
+/// The filter, or the keys.
 fn last_line(state: &State) -> Text<'static> {
-    match (&state.input, &state.message) {
-        (Input::Filter, _) => Text::from(vec![
+    match state.input {
+        Input::Filter => Text::from(vec![
             Span::styled(format!("/{}", state.filter), BOLD),
             Span::styled("   Enter keeps it, Esc clears it", DIM),
         ]),
-        (Input::Cap { pid, text }, _) => Text::from(vec![
-            Span::raw(format!("cap of pid {pid}, 6GiB or 50% or none: ")),
-            Span::styled(format!("{text}_"), BOLD),
-            Span::styled("   Enter, Esc", DIM),
-        ]),
-        (Input::Sure { question, .. }, _) => Text::styled(question.clone(), WARN),
-        (_, Some(message)) => Text::styled(message.clone(), BOLD),
-        _ => {
+        Input::Keys => {
             let here = match state.opened {
                 None => [("up, down", "choose"), ("Enter", "open"), ("/", "filter")],
                 Some(_) => [("up, down", "scroll"), ("Esc", "back"), ("/", "filter")],
             };
-            let keys = [("q", "quit")].into_iter().chain(here).chain([("c", "cap")]);
+            let keys = [("q", "quit")].into_iter().chain(here);
             let words = keys.flat_map(|(key, what)| {
                 [Span::styled(key, BOLD), Span::styled(format!(" {what}  "), DIM)]
             });

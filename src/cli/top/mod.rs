@@ -19,11 +19,9 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use self::look::{Look, Sources};
 use self::opened::LineReader;
 use self::state::State;
-use super::cap;
 use crate::console::{message, print_text};
 use crate::error::{DONE, Failure, Outcome};
 use crate::live_processes;
-use vramtrace_reader::units::clean;
 
 #[derive(clap::Args)]
 #[command(
@@ -43,7 +41,7 @@ Columns, as in `vramtrace ps`:
 Keys:
   up, down    choose a process          Enter   open it: its lines with their callers
   /           filter by text            Esc     back
-  c           set the cap; asks first   q       quit
+  q           quit
 
 Examples:
   vramtrace top
@@ -129,19 +127,13 @@ fn live(
         let rest = interval.saturating_sub(looked.elapsed()).min(Duration::from_millis(200));
         let mut has_event = event::poll(rest)?;
         // All that is there, before the next drawing.
-        while has_event && state.order.is_none() && !state.is_left {
+        while has_event && !state.is_left {
             if let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
             {
                 state.key(key);
             }
             has_event = event::poll(Duration::ZERO)?;
-        }
-        if let Some((pid, limit)) = state.order.take() {
-            state.message = Some(match cap::set_everywhere(pid, limit) {
-                Ok(lines) => clean(&lines.trim_end().replace('\n', "; ")),
-                Err(failure) => clean(&failure.message),
-            });
         }
         if looked.elapsed() >= interval {
             looked = Instant::now();

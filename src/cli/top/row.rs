@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::{LiveDevice, LiveSite};
 use vramtrace_reader::report::wording::age;
@@ -204,31 +203,6 @@ impl ProcessRow {
             all.map(|(library, (bytes, count))| (name(library), bytes, count)).collect();
         all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         all
-    }
-
-    /// What follows for the process if it gets this limit: a device of unknown size has no share, and less than is in
-    /// use refuses every request.
-    pub fn consequence(&self, limit: Limit) -> Result<String, String> {
-        let mut words = String::new();
-        let devices = self.page.as_ref().map_or(&[][..], |page| &page.devices);
-        for device in devices {
-            let (ordinal, in_use) = (device.ordinal, device.counted);
-            if device.total_bytes == 0 && matches!(limit, Limit::Share(_)) {
-                return Err(format!(
-                    "the size of cuda:{ordinal} is not known: give bytes, such as 6GiB"
-                ));
-            }
-            if limit.bytes(device.total_bytes) < in_use {
-                let on =
-                    if devices.len() > 1 { format!(" on cuda:{ordinal}") } else { String::new() };
-                let follows = match self.only_warns() {
-                    true => "every request will be reported, none refused",
-                    false => "every request will be refused",
-                };
-                words.push_str(&format!(", below the {} counted{on}: {follows}", size(in_use)));
-            }
-        }
-        Ok(words)
     }
 }
 

@@ -5,9 +5,6 @@ use std::path::PathBuf;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rustc_hash::FxHashMap;
-use vramtrace_format::capspec::Limit;
-use vramtrace_format::policy;
-use vramtrace_reader::units::{clean, size};
 
 use super::look::Look;
 use super::opened::{Lines, by_name, compare};
@@ -22,17 +19,6 @@ pub enum Input {
     #[default]
     Keys,
     Filter,
-    /// The new cap of a process is typed.
-    Cap {
-        pid: u32,
-        text: String,
-    },
-    /// The new cap is confirmed. `None`: no cap.
-    Sure {
-        pid: u32,
-        limit: Option<Limit>,
-        question: String,
-    },
 }
 
 #[derive(Debug, Default)]
@@ -53,10 +39,6 @@ pub struct State {
     pub scrolled: usize,
     pub filter: String,
     pub input: Input,
-    /// The cap that the event loop shall set: pid, limit.
-    pub order: Option<(u32, Option<Limit>)>,
-    /// The result of the last order.
-    pub message: Option<String>,
     pub is_left: bool,
 }
 
@@ -143,7 +125,6 @@ impl State {
             self.is_left = true;
             return;
         }
-        self.message = None;
         match std::mem::take(&mut self.input) {
             Input::Keys => self.command(key.code),
             Input::Filter => match key.code {
@@ -154,52 +135,14 @@ impl State {
                     self.input = Input::Filter;
                 }
             },
-            Input::Cap { pid, mut text } => match key.code {
-                KeyCode::Esc => self.message = Some("the cap stays as it is".into()),
-                KeyCode::Enter => self.ask(pid, text.trim()),
-                key => {
-                    type_key(&mut text, key);
-                    self.input = Input::Cap { pid, text };
-                }
-            },
-            Input::Sure { pid, limit, .. } => match key.code {
-                KeyCode::Char('y' | 'Y') => self.order = Some((pid, limit)),
-                _ => self.message = Some("the cap stays as it is".into()),
-            },
         }
         self.keep_chosen();
-    }
-
-    /// Asks whether the process shall get the cap that was typed.
-    fn ask(&mut self, pid: u32, text: &str) {
-        match self.question(pid, text) {
-            Ok((limit, question)) => self.input = Input::Sure { pid, limit, question },
-            Err(why) => self.message = Some(why),
-        }
-    }
-
-    /// The limit that was typed, and the question; or why there is none.
-    fn question(&self, pid: u32, text: &str) -> Result<(Option<Limit>, String), String> {
-        let wrong = |why| clean(&format!("cap `{text}`: {why}; or `none`"));
-        let limit = match text {
-            "none" => None,
-            text => Some(policy::soft(text).map_err(wrong)?),
-        };
-        let row = self.row_of(pid).ok_or_else(|| format!("pid {pid} has ended"))?;
-        let follows = limit.map_or(Ok(String::new()), |limit| row.consequence(limit))?;
-        let what = match limit {
-            None => format!("remove the cap of pid {pid}"),
-            Some(Limit::Bytes(bytes)) => format!("cap pid {pid} at {}", size(bytes)),
-            Some(Limit::Share(_)) => format!("cap pid {pid} at {}", clean(text)),
-        };
-        Ok((limit, format!("{what}{follows}? y/n")))
     }
 
     fn command(&mut self, key: KeyCode) {
         match key {
             KeyCode::Char('q') => self.is_left = true,
             KeyCode::Char('/') => (self.input, self.opened) = (Input::Filter, None),
-            KeyCode::Char('c') => self.begin_cap(),
             KeyCode::Up => self.step(-1),
             KeyCode::Down => self.step(1),
             KeyCode::PageUp => self.step(-10),
@@ -212,18 +155,6 @@ impl State {
             KeyCode::Esc if self.opened.is_some() => self.opened = None,
             KeyCode::Esc => self.filter.clear(),
             _ => {}
-        }
-    }
-
-    fn begin_cap(&mut self) {
-        let subject = self.opened.or(self.chosen).and_then(|pid| self.row_of(pid));
-        match subject.map(|row| (row.pid, row.page.is_some())) {
-            Some((pid, true)) => self.input = Input::Cap { pid, text: String::new() },
-            Some((pid, false)) => {
-                self.message =
-                    Some(format!("pid {pid} runs without your recorder: it has no cap to change"));
-            }
-            None => {}
         }
     }
 

@@ -7,7 +7,6 @@ mod untraced;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
-use vramtrace_format::capspec::Limit;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::{LiveDevice, LiveOwner};
 
@@ -15,7 +14,7 @@ use super::draw::{draw, text};
 use super::look::{Look, ProcessOwner};
 use super::opened::HolderLine;
 use super::row::script;
-use super::state::{Input, State};
+use super::state::State;
 use crate::live_processes::process::{LiveProcess, ProcessKey};
 
 const GIB: u64 = 1 << 30;
@@ -133,7 +132,7 @@ fn cards_processes_and_keys_are_shown_at_every_width() {
                 "train_lla",
                 "hpl",
                 "without NVML (no library",
-                "q quit up, down choose Enter open / filter c cap",
+                "q quit up, down choose Enter open / filter",
             ],
         );
         assert!(lines.iter().all(|line| line.chars().count() <= width.into()), "{lines:?}");
@@ -162,11 +161,6 @@ fn a_card_without_a_size_has_no_percentage_and_no_sum_overflows() {
     assert!(!screen(&state, 80).iter().any(|line| line.contains('%')));
     let text = text(&state);
     assert!(text.lines().any(|line| line.contains("8.00 GiB") && line.contains("?")), "{text}");
-    // There is no share of an unknown size.
-    press(&mut state, &"c50%".chars().map(KeyCode::Char).collect::<Vec<_>>());
-    press(&mut state, &[KeyCode::Enter]);
-    has(&screen(&state, 80), &["the size of cuda:0 is not known: give bytes, such as 6GiB"]);
-    assert_eq!((&state.input, &state.order), (&Input::Keys, &None));
     let absurd = LiveDevice {
         live: u64::MAX,
         counted: u64::MAX,
@@ -209,50 +203,6 @@ fn keys_choose_filter_and_open() {
 
 fn line(name: &str, bytes: u64) -> HolderLine {
     HolderLine { name: name.into(), bytes, grew: 0 }
-}
-
-#[test]
-fn a_cap_is_asked_for_and_confirmed() {
-    let mut state = state();
-    let typed = |state: &mut State, text: &str| {
-        press(state, &text.chars().map(KeyCode::Char).collect::<Vec<_>>());
-        press(state, &[KeyCode::Enter]);
-    };
-    press(&mut state, &[KeyCode::Char('c')]);
-    has(&screen(&state, 80), &["cap of pid 4712, 6GiB or 50% or none: _"]);
-    typed(&mut state, "6GiB");
-    let question = "cap pid 4712 at 6.00 GiB, below the 20.00 GiB counted: every request will be \
-                    refused? y/n";
-    for width in [60, 80, 200] {
-        let words = screen(&state, width).join(" ");
-        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(words.contains(question), "{words}");
-    }
-    press(&mut state, &[KeyCode::Char('n')]);
-    has(&screen(&state, 80), &["the cap stays as it is"]);
-    assert_eq!(state.order, None);
-    typed(&mut state, "c24GiB");
-    has(&screen(&state, 80), &["cap pid 4712 at 24.00 GiB? y/n"]);
-    press(&mut state, &[KeyCode::Char('y')]);
-    let limit = Some(Limit::Bytes(24 * GIB));
-    assert_eq!(state.order.take(), Some((4712, limit)));
-    typed(&mut state, "cnone");
-    press(&mut state, &[KeyCode::Char('y')]);
-    assert_eq!(state.order.take(), Some((4712, None)));
-    typed(&mut state, "c25%");
-    has(&screen(&state, 200), &["cap pid 4712 at 25%? y/n"]);
-    press(&mut state, &[KeyCode::Esc]);
-    // A cap that only warns refuses nothing.
-    let mut warns = three();
-    warns[1].devices[0].only_warns = true;
-    state.update(&look(warns));
-    typed(&mut state, "c6GiB");
-    has(&screen(&state, 200), &["counted: every request will be reported, none refused? y/n"]);
-    press(&mut state, &[KeyCode::Esc]);
-    typed(&mut state, "c6GB or so");
-    has(&screen(&state, 80), &["cap `6GB or so`"]);
-    press(&mut state, &[KeyCode::Char('c'), KeyCode::Char('6'), KeyCode::Esc]);
-    assert_eq!((&state.input, &state.order), (&Input::Keys, &None));
 }
 
 #[test]

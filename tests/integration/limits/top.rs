@@ -211,13 +211,6 @@ fn on_a_terminal_a_process_is_opened_and_its_growth_is_shown() {
     terminal.press("\r", &["since opened", "Esc back", "300.00 MiB"]);
     assert_eq!(program.result("a 200"), 0);
     terminal.wait(&["+200.00 MiB"]);
-    // A cap below what is in use refuses everything, and the question says so.
-    terminal.press("c", &["6GiB or 50% or none"]);
-    terminal.press("600MiB\r", &["counted: every request will be refused"]);
-    terminal.press("n", &["the cap stays as it is"]);
-    assert_eq!(program.result("a 1"), 0);
-    terminal.press("c600MiB\ry", &["new requests are refused until"]);
-    assert_eq!(program.result("a 1"), 2, "the new cap holds");
     // The last line lists keys again.
     terminal.press("\u{1b}[A", &["Esc back"]);
     terminal.keys.as_mut().unwrap().write_all(b"q").unwrap();

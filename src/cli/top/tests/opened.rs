@@ -39,7 +39,7 @@ fn an_opened_process_shows_what_grows_and_what_falls() {
                 "0 B -1.00 GiB",
                 "eval.py:7",
                 "activations 2.00 GiB weights 1.00 GiB",
-                "q quit up, down scroll Esc back / filter c cap",
+                "q quit up, down scroll Esc back / filter",
             ],
         );
     }
