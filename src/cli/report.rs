@@ -8,7 +8,7 @@ use vramtrace_reader::analysis::{
 };
 use vramtrace_reader::report::json::process::{self as json, ProcessesReport};
 use vramtrace_reader::report::text::{self, ReportOptions};
-use vramtrace_reader::report::wording::cut_off;
+use vramtrace_reader::report::wording::{END_NOT_RECORDED, cut_off};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{several, size};
 
@@ -95,8 +95,9 @@ impl Finding {
                     format!("{name}: {refused}, {cap} by the cap and {driver} by the driver")
                 })
             }
-            Finding::CutOff => (!process.running && !process.ended_in_order)
-                .then(|| format!("{name}: {}", cut_off(process.exit_status))),
+            Finding::CutOff => (!process.running && !process.ended_in_order).then(|| {
+                format!("{name}: {}", cut_off(process.exit_status, &process.seen, END_NOT_RECORDED))
+            }),
             Finding::Live => {
                 let (live, bytes) = (sum(|of| of.live_allocations), size(sum(|of| of.live_bytes)));
                 (process.ended_in_order && live > 0).then(|| {

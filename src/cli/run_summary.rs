@@ -8,7 +8,7 @@ use vramtrace_reader::analysis::ranks::{self, FiguresSource, ProcessEnd, Process
 use vramtrace_reader::analysis::{Collect, Moment, Process, read_all};
 use vramtrace_reader::replay::InUse;
 use vramtrace_reader::report::shell;
-use vramtrace_reader::report::wording::{self, END_NOT_RECORDED, headline, numbered};
+use vramtrace_reader::report::wording::{cut_off, headline, numbered};
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::{self, size};
 
@@ -51,13 +51,13 @@ pub fn print(ended: &RunResult) {
     let headers: Vec<Header> = loaded.iter().map(|trace| trace.header().clone()).collect();
     let bytes = loaded.iter().map(Trace::len).fold(0, u64::saturating_add);
     let is_long = loaded.iter().any(|trace| trace.len() > LONG);
-    let (all, mut whole, traces) = match is_long || bytes > LARGE_RUN {
+    let (mut all, mut whole, traces) = match is_long || bytes > LARGE_RUN {
         true => of_large(loaded),
         false => in_full(loaded),
     };
-    let cut: Vec<_> = all.iter().filter(|one| one.end() == ProcessEnd::CutOff).collect();
-    let known = if let [one] = cut[..] { ended.end_of(one.header.pid) } else { None };
-    let mut of_all = lines(&all, ended.status, known.as_deref());
+    all.iter_mut().for_each(|one| one.seen = ended.end_of(&one.header));
+    whole.iter_mut().for_each(|one| one.ending.seen = ended.end_of(&one.header));
+    let mut of_all = lines(&all, ended.status);
     for why in ended.starved(&of_all[3]) {
         of_all[3].push_str(&format!("; {why}"));
     }
@@ -68,7 +68,7 @@ pub fn print(ended: &RunResult) {
         ));
     }
     for line in verdict::lines(&mut whole, &traces, &headers, &given) {
-        message(line.replacen(END_NOT_RECORDED, known.as_deref().unwrap_or(END_NOT_RECORDED), 1));
+        message(line);
     }
     if whole.is_empty() {
         let gave_up = all.iter().any(|process| process.failed_ns.is_some());
@@ -109,7 +109,7 @@ fn in_full(traces: Vec<Trace>) -> RunFigures {
 }
 
 /// The lines `peak`, `at the end`, `refused` and `processes`.
-fn lines(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) -> [String; 4] {
+fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, InUse> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
@@ -136,16 +136,12 @@ fn lines(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) ->
             }
         },
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
-        format!(
-            "  processes  {} took GPU memory: {}",
-            processes.len(),
-            ends(processes, status, cut_off)
-        ),
+        format!("  processes  {} took GPU memory: {}", processes.len(), ends(processes, status)),
     ]
 }
 
-/// `2 ended in order, 1 killed by signal 9 (SIGKILL)`: the worst last. `cut_off`: the words for those without an end.
-fn ends(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) -> String {
+/// `2 ended in order, 1 killed by signal 9 (SIGKILL)`: the worst last.
+fn ends(processes: &[ProcessFigures], status: Status) -> String {
     let failed = match (processes, status) {
         ([_], Status::Exited(code)) if code != 0 => Some(code),
         _ => None,
@@ -157,11 +153,8 @@ fn ends(processes: &[ProcessFigures], status: Status, cut_off: Option<&str>) -> 
             (ProcessEnd::OutOfMemory, _) => (3, "out of memory".into()),
             (ProcessEnd::InOrder, Some(code)) => (2, format!("exited with status {code}")),
             (ProcessEnd::InOrder, None) => (0, "ended in order".into()),
-            (ProcessEnd::CutOff, _) if let Some(status) = process.exit_status => {
-                (4, wording::cut_off(Some(status)).into_owned())
-            }
             (ProcessEnd::CutOff | ProcessEnd::Unknown, _) => {
-                (4, cut_off.unwrap_or("whose end was not recorded").into())
+                (4, cut_off(process.exit_status, &process.seen, "whose end was not recorded"))
             }
         };
         *counts.entry(how).or_default() += 1;

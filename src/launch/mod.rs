@@ -15,6 +15,8 @@ pub mod start_hook;
 use std::ffi::OsString;
 use std::time::{Duration, Instant, SystemTime};
 
+use vramtrace_format::Header;
+
 use crate::error::Failure;
 use child::{Status, signal_name};
 use elf::Escape;
@@ -50,11 +52,15 @@ pub struct RunResult {
 }
 
 impl RunResult {
-    /// How its only process that recorded no end has ended. `None`: it is not known.
-    pub fn end_of(&self, pid: u32) -> Option<String> {
+    /// How a process of the run has ended that recorded no end. `None`: it is not known.
+    pub fn end_of(&self, header: &Header) -> Option<String> {
+        let process = (header.pid, header.process_start_ticks);
         let Starved { kills, full_shm } = &self.observed.starved;
         match self.status {
-            _ if pid != self.observed.command => None,
+            _ if header.pid != self.observed.command => {
+                let signal = self.observed.signals.get(&process)?;
+                Some(format!("killed by {}", signal_name(*signal)))
+            }
             Status::Exited(code) => Some(format!("ended with status {code} (_exit, exec)")),
             Status::Signalled(libc::SIGKILL) if let Some((_, why)) = kills => {
                 Some(format!("killed by the kernel: {why}"))

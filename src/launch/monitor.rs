@@ -4,12 +4,15 @@
 //! To read a process's maps takes its lock, and as long as it has mappings. So a process is examined until it is known
 //! what it is, less and less often, and again after exec.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use libc::c_int;
 use vramtrace_format::proc::{self, Stat};
 use vramtrace_reader::files;
 
@@ -39,11 +42,13 @@ pub struct MonitorReport {
     pub command: u32,
     /// A descendant outlived the command.
     pub still_running: bool,
+    /// The descendants that a signal has ended, as far as the kernel tells it.
+    pub signals: HashMap<PidAndStart, c_int>,
     pub starved: Starved,
 }
 
 /// Pid and start time, which together are not reused.
-type PidAndStart = (u32, u64);
+pub type PidAndStart = (u32, u64);
 
 fn process(stat: &Stat) -> PidAndStart {
     (stat.pid, stat.start_ticks)
@@ -59,6 +64,8 @@ pub struct ProcessMonitor {
     root: Option<PidAndStart>,
     /// Running processes that are not older than the command.
     known: HashMap<PidAndStart, WatchedProcess>,
+    /// Members that run, to be asked how they ended.
+    handles: HashMap<PidAndStart, OwnedFd>,
     /// How often a member of this run was examined.
     examined: u64,
     host_memory: HostMemory,
@@ -157,7 +164,25 @@ impl ProcessMonitor {
             }
         }
         all.retain(|stat| members.contains(&stat.pid) && stat.is_alive());
+        self.note_signals(&all);
         all
+    }
+
+    fn note_signals(&mut self, members: &[Stat]) {
+        self.handles.retain(|process, handle| match exit_code(handle) {
+            Ok(code) => {
+                let signal = code.map(|code| code & 0x7F).filter(|signal| *signal > 0);
+                self.report.signals.extend(signal.map(|signal| (*process, signal)));
+                code.is_none()
+            }
+            Err(NotTold) => false,
+        });
+        for stat in members.iter().take(MOST_HANDLES) {
+            let known = self.handles.entry(process(stat));
+            if let (Entry::Vacant(place), Some(handle)) = (known, open(stat)) {
+                place.insert(handle);
+            }
+        }
     }
 
     /// True if the process need not be examined again, as long as it executes this program.
@@ -194,6 +219,36 @@ impl ProcessMonitor {
         }
         // The recorder stays loaded; what it does not see may come later.
         shim && (!self.simulated || self.report.cudart_on_simulated)
+    }
+}
+
+/// Maximum number of processes that are asked for their end.
+const MOST_HANDLES: usize = 256;
+
+/// A handle of a running process.
+fn open(stat: &Stat) -> Option<OwnedFd> {
+    // SAFETY: the kernel makes a descriptor, which nobody else has.
+    let handle = unsafe {
+        let handle = libc::syscall(libc::SYS_pidfd_open, stat.pid, 0) as c_int;
+        (handle >= 0).then(|| OwnedFd::from_raw_fd(handle))
+    };
+    // Its pid was not reused before that.
+    handle.filter(|_| Stat::of(stat.pid).is_some_and(|now| process(&now) == process(stat)))
+}
+
+/// The kernel is older than 6.15.
+struct NotTold;
+
+/// With which a process ended, as wait(2) has it, once its parent knows it. `None`: it does not yet.
+fn exit_code(handle: &OwnedFd) -> Result<Option<c_int>, NotTold> {
+    const PIDFD_GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as _;
+    const PIDFD_INFO_EXIT: u32 = 8;
+    let mut info = [0u32; 16];
+    info[0] = PIDFD_INFO_EXIT;
+    // SAFETY: the kernel fills the 64 bytes that the number of the call names.
+    match unsafe { libc::ioctl(handle.as_raw_fd(), PIDFD_GET_INFO, info.as_mut_ptr()) } {
+        0 => Ok((info[0] & PIDFD_INFO_EXIT != 0).then_some(info[15] as c_int)),
+        _ => Err(NotTold),
     }
 }
 

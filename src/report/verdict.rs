@@ -85,7 +85,7 @@ fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
         (VerdictKind::CutOff, ..) => {
             let live = process.devices().map(|(_, device)| device.live_bytes);
             let live = size(live.fold(0, u64::saturating_add));
-            let how = cut_off(process.ending.exit_status);
+            let how = cut_off(process.ending.exit_status, &process.ending.seen, END_NOT_RECORDED);
             format!("{how}; at {at} {live} were live{also}")
         }
         (VerdictKind::RefusedAndWentOn, ..) => failure.unwrap_or_else(|| {

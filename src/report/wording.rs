@@ -1,7 +1,5 @@
 //! Names and formatted figures that several reports use.
 
-use std::borrow::Cow;
-
 use vramtrace_format::{DeviceId, StopReason, SwitchedBy};
 
 use crate::replay::{InUse, OffSpan, State, Stop};
@@ -11,10 +9,10 @@ use crate::units::{seconds, several, size};
 /// Of a process whose end is not in its trace, if nothing else tells it.
 pub const END_NOT_RECORDED: &str = "its end was not recorded";
 
-/// How a process ended whose exit handlers did not run.
-pub fn cut_off(exit_status: Option<i32>) -> Cow<'static, str> {
-    let left = |status| format!("ended by _exit with status {status}");
-    exit_status.map_or(END_NOT_RECORDED.into(), |status| left(status).into())
+/// How a process ended whose exit handlers did not run; `unknown`: where it is not known.
+pub fn cut_off(exit_status: Option<i32>, seen: &Option<String>, unknown: &str) -> String {
+    let left = exit_status.map(|status| format!("ended by _exit with status {status}"));
+    left.or_else(|| seen.clone()).unwrap_or(unknown.into())
 }
 
 /// Why the recorder stopped, as a clause.

@@ -134,6 +134,8 @@ pub struct Ending {
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,
     pub exit_status: Option<i32>,
+    /// How it ended, as the one saw who started it; not in the trace.
+    pub seen: Option<String>,
     /// Recording stopped before the process did.
     pub stopped: Option<Stop>,
     /// When the recording was switched off.
@@ -198,6 +200,7 @@ impl Process {
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
             exit_status: whole.state.exit_status,
+            seen: None,
             stopped: whole.state.stopped,
             off: whole.state.off.clone(),
             recorder_cost: whole.state.recorder_cost,

@@ -7,6 +7,7 @@ use super::oom::{self, labelled, next};
 use super::process::leak;
 use crate::analysis::Process;
 use crate::analysis::ranks::{Failed, ProcessEnd, ProcessFigures};
+use crate::report::wording::{END_NOT_RECORDED, cut_off};
 use crate::report::{names, shell, wording};
 use crate::units::{count, seconds, size};
 
@@ -55,8 +56,8 @@ pub(super) fn head(
     let (title, how, command) = match cause.end {
         ProcessEnd::OutOfMemory => (paint(BAD, oom::TITLE), String::new(), "oom"),
         _ => {
-            let how = format!(": {}", wording::cut_off(rank.exit_status));
-            (paint(WARN, "CUT OFF"), how, "report")
+            let how = cut_off(rank.exit_status, &rank.seen, END_NOT_RECORDED);
+            (paint(WARN, "CUT OFF"), format!(": {how}"), "report")
         }
     };
     let (name, live) = (rank.name(), size(rank.sum(|device| device.live_bytes)));
@@ -64,19 +65,26 @@ pub(super) fn head(
     format!("\n{title}  {name} at {at}{how}, with {live} live\n{also}{next}")
 }
 
-/// `ranks 0, 2 cut off 0.5 to 0.7 s later`, for each kind of end. `None`: no other failed.
+/// `ranks 0, 2 out of memory 0.5 to 0.7 s later`, for each kind of end. `None`: no other failed.
 pub fn also(processes: &[ProcessFigures], cause: &Failed, others: &[Failed]) -> Option<String> {
-    let ends: BTreeSet<ProcessEnd> = others.iter().map(|one| one.end).collect();
-    let one = |end: ProcessEnd| {
+    let end = |one: &Failed| match &processes[one.index] {
+        of if one.end == ProcessEnd::CutOff => cut_off(of.exit_status, &of.seen, one.end.words()),
+        _ => one.end.words().into(),
+    };
+    let ends: BTreeSet<(ProcessEnd, String)> =
+        others.iter().map(|one| (one.end, end(one))).collect();
+    let one = |(kind, words): (ProcessEnd, String)| {
         // Sorted by time.
-        let all: Vec<&Failed> = others.iter().filter(|one| one.end == end).collect();
+        let all: Vec<&Failed> = others.iter().filter(|one| end(one) == words).collect();
         let who = all.iter().map(|one| &processes[one.index]);
         let who = names::several(who.map(|rank| (&rank.header, rank.trace.as_path())));
         let times = match [apart(cause, all[0]), apart(cause, all[all.len() - 1])] {
             [first, last] if first == last => first,
             [first, last] => format!("{first} to {last}"),
         };
-        format!("{who} {} {times}", end.words())
+        // The last event of a process that was cut off is not its end.
+        let of = if kind == ProcessEnd::CutOff { ", last event" } else { "" };
+        format!("{who} {words}{of} {times}")
     };
     let all: Vec<String> = ends.into_iter().map(one).collect();
     (!all.is_empty()).then(|| all.join("; "))

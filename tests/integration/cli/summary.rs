@@ -82,6 +82,23 @@ fn a_run_that_died_did_not_end_in_order() {
     }
 }
 
+/// The kernel says from Linux 6.15 on how a process ended that is no child.
+#[test]
+fn a_process_below_the_command_was_killed_by_a_signal() {
+    let scratch = with(&format!("{CLIENT}\nopen('ready', 'w')\nimport signal\nsignal.pause()"));
+    let script = "python3 client.py & child=$!
+        until test -e ready && grep -qsx \"Pid:.$child\" /proc/$PPID/fdinfo/*; do sleep 0.02; done
+        kill $child; wait $child; true";
+    let printed = run(&scratch, "--oom-report off", script).ended(0).err;
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let numbers: Vec<u32> = release.split('.').map_while(|part| part.parse().ok()).collect();
+    let how = match numbers[..2] >= [6, 15][..] {
+        true => "killed by signal 15 (SIGTERM)",
+        false => "whose end was not recorded",
+    };
+    assert!(printed.contains(&format!("1 took GPU memory: 1 {how}\n")), "{printed}");
+}
+
 /// Plays the kernel: how often the limit was reached, and how many processes were killed.
 const COUNT: &str = r#"cd /sys/fs/cgroup
 test "$3" || printf 'oom %s\noom_kill %s\n' $1 $2 > memory.events

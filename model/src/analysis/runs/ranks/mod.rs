@@ -45,6 +45,7 @@ pub struct ProcessFigures {
     pub ended_in_order: bool,
     /// `None`: not recorded.
     pub exit_status: Option<i32>,
+    pub seen: Option<String>,
     /// When the request for memory failed with which the run ended; of several devices the first.
     pub failed_ns: Option<u64>,
     /// Recording stopped before the process did.
@@ -222,6 +223,7 @@ impl ProcessFigures {
             running: process.running,
             ended_in_order: process.ended_in_order(),
             exit_status: process.ending.exit_status,
+            seen: process.ending.seen.clone(),
             failed_ns: fatal.iter().map(|oom| oom.time_ns).min(),
             stopped: process.ending.stopped.is_some(),
             live_is_known: process.state.live_is_known(),
