@@ -3,6 +3,13 @@
 /// The variables that hold its setting string, in the order in which PyTorch reads them.
 pub const CONF_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
 
+/// Whether the cache releases its free segments before it is out of memory: with `throw_on_cudamalloc_oom` (PyTorch 2.13) it
+/// may raise the error before that. `setting`: the values of environment variables.
+pub fn releases_first<'s>(setting: impl Fn(&str) -> Option<&'s str>) -> bool {
+    let mut texts = CONF_VARIABLES.into_iter().filter_map(setting);
+    !texts.any(|text| text.contains("throw_on_cudamalloc_oom"))
+}
+
 /// The variable that turns its cache off.
 const UNCACHED: &str = "PYTORCH_NO_CUDA_MEMORY_CACHING";
 

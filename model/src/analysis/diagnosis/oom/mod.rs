@@ -32,6 +32,7 @@ pub use swallowed::{NotReported, Swallowed};
 use serde::Serialize;
 pub use vramtrace_format::oom::OomCause;
 use vramtrace_format::oom::{self, Figures, OtherLimit};
+use vramtrace_format::torch_conf::releases_first;
 use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
 use crate::analysis::frag::is_small;
@@ -270,13 +271,8 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let of_segment = |it: &SegmentAt| it.allocation(state).is_some_and(|(_, live)| live.pool.0 > 0);
     let is_private = |it: &SegmentAt| match it.blocks.first() {
         Some(block) => block.live.pool.0 > 0,
-        None => {
-            if imported {
-                of_segment(it)
-            } else {
-                of_cache
-            }
-        }
+        None if imported => of_segment(it),
+        None => of_cache && releases_first(|name| definitions.setting(name)),
     };
     let private = sum(&|segment| if is_private(segment) { segment.free() } else { 0 });
     let usable = here.iter().filter(|it| !is_private(it));

@@ -20,7 +20,18 @@ fn start(n: usize) -> u64 {
 /// Segments of these MiB with two blocks each, the second one of `kept` MiB. Of every second segment the first block
 /// is freed; then a request of 64 MiB fails.
 fn run(blocks: &[u64], kept: u64, by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
+    run_with("", blocks, kept, by, goes_on)
+}
+
+fn run_with(
+    conf: &str,
+    blocks: &[u64],
+    kept: u64,
+    by: RefusedBy,
+    goes_on: bool,
+) -> Vec<PostMortem> {
     let mut t = TraceBuilder::new();
+    t.setting("PYTORCH_CUDA_ALLOC_CONF", conf);
     for (n, mib) in blocks.iter().enumerate() {
         let first = mib - kept;
         t.alloc(SECOND, Kind::Device, start(n), mib * MIB);
@@ -75,6 +86,10 @@ fn segments_that_pytorch_did_not_release_are_of_private_pools() {
     assert_eq!((fatal.cause, fatal.figures.free), (OomCause::Cap, 0));
     assert_eq!((fatal.cache.private_bytes, fatal.cache.largest_free_block_bytes), (100 * MIB, 0));
     assert!(!fatal.cache.fits_in_one_piece && fatal.remedy.is_none());
+    // It may raise the error before that.
+    let conf = "throw_on_cudamalloc_oom:True";
+    let early = &run_with(conf, &[40, 100], 0, RefusedBy::Cap, false)[0];
+    assert_eq!((early.cache.private_bytes, early.cache.largest_free_block_bytes), (0, 100 * MIB));
 }
 
 #[test]

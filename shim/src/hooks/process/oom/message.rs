@@ -11,7 +11,7 @@ use std::path::Path;
 use vramtrace_format::oom::{self, Cause, Figures, OtherLimit};
 use vramtrace_format::shown::shown;
 use vramtrace_format::size::{Bytes, enough};
-use vramtrace_format::torch_conf::{Bypass, CONF_VARIABLES};
+use vramtrace_format::torch_conf::{Bypass, CONF_VARIABLES, releases_first};
 use vramtrace_format::{DeviceId, OomEvidence, PostMortem, RefusedBy};
 
 /// What a post-mortem says.
@@ -20,7 +20,7 @@ pub struct Findings {
     pub event: PostMortem,
     /// Bytes that would have been requested of the driver for it.
     pub whole: u64,
-    /// Free ranges beside blocks.
+    /// Free ranges beside blocks; what else is free is in private pools.
     pub in_holes: u64,
     pub rank: Option<u32>,
     pub pid: u32,
@@ -55,10 +55,11 @@ pub fn findings(p: &'static Process, report: &Report) -> Findings {
         let rows = held.named(names);
         let placed = rows.iter().map(|(row, _)| (names.place(row.stack), *row));
         let holders = held::sums(placed);
+        let releases = releases_first(|name| p.config.setting(name));
         Findings {
             event: PostMortem { largest_hole: held.largest_hole, ..*event },
             whole: *whole.max(&event.size),
-            in_holes: held.in_holes,
+            in_holes: if releases { held.in_holes } else { u64::MAX },
             rank: header.rank,
             pid: header.pid,
             card: p.devices.known(event.device).map(|device| device.total_bytes),
