@@ -46,9 +46,15 @@ pub fn run(args: Args) -> Outcome {
     }
     let output = Output::new(&args.output, args.force)?;
     output.refuse_inputs([&*args.file])?;
-    let history = import::read(&args.file)?;
+    let histories = import::read(&args.file)?;
+    let [history] = &histories[..] else {
+        let (name, several) = (args.file.display(), histories.len());
+        return Err(Failure::new(format!(
+            "{name}: {several} processes: every command reads it, with --pid"
+        )));
+    };
     let converted =
-        output.write_at(|file| import::convert(&history, &args.file, file.try_clone()?))?;
+        output.write_at(|file| import::convert(history, &args.file, file.try_clone()?))?;
     message(format_args!(
         "{}: {} blocks in {} segments of {}, from a {}",
         output.shown(),

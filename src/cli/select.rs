@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use vramtrace_format::header::MAGIC;
 use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::files::{self, Directory};
-use vramtrace_reader::import;
+use vramtrace_reader::import::{self, history::History};
 use vramtrace_reader::report::shell;
 use vramtrace_reader::trace::{self, LoadedTraces, Trace, is_compressed_trace, load, process_name};
 
@@ -69,7 +69,7 @@ impl ProcessArgs {
             selected = Selected { traces, chosen };
         }
         for path in foreign {
-            selected.traces.push(imported(&path)?);
+            selected.traces.extend(imported(&path)?);
         }
         caveats::warn_versions(&selected.traces);
         if !selected.traces.iter().any(|trace| self.is_selected(trace)) {
@@ -172,15 +172,19 @@ fn is_other_format(path: &Path) -> bool {
     first_bytes(path).is_some_and(is_other) && !is_compressed_trace(path)
 }
 
-/// Whether a file begins as a pickle, gzip, CSV or RMM log.
+/// Whether a file begins as a pickle, gzip, CSV, RMM log, or as the JSON or archive of a snapshot or timeline.
 fn is_recording(first: &[u8]) -> bool {
     let begins = [&b"\x80"[..], b"\x1f\x8b", b"action,", b"Thread,"];
+    let words = ["\"segments\"", "\"device_traces\"", "\"traceEvents\"", "data.pkl"];
+    let text = String::from_utf8_lossy(first);
     begins.iter().any(|begin| first.starts_with(begin))
+        || first.starts_with(b"PK") && text.contains(words[3])
+        || first.trim_ascii_start().starts_with(b"{") && words.iter().any(|it| text.contains(it))
 }
 
 fn first_bytes(path: &Path) -> Option<Vec<u8>> {
     let mut first = Vec::new();
-    files::open(path).ok()?.take(8).read_to_end(&mut first).ok()?;
+    files::open(path).ok()?.take(4096).read_to_end(&mut first).ok()?;
     Some(first)
 }
 
@@ -192,23 +196,26 @@ fn recordings_in(directory: &Path) -> Vec<PathBuf> {
     if all.iter().any(|path| trace::is_trace(path) || is_compressed_trace(path)) {
         return Vec::new();
     }
-    all.retain(|path| first_bytes(path).is_some_and(|first| is_recording(&first)));
     all.sort();
+    all.retain(|path| first_bytes(path).is_some_and(|first| is_recording(&first)));
     all
 }
 
-/// Converts the file to a temporary trace. The trace is mapped, so the temporary file can be removed at once.
-fn imported(path: &Path) -> Result<Trace, Failure> {
-    let history = import::read(path)?;
+/// Converts the file to a temporary trace of each of its processes. A trace is mapped, so its file can be removed at
+/// once.
+fn imported(path: &Path) -> Result<Vec<Trace>, Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::new(format!("{}: cannot be converted to a trace: {error}", path.display()))
     };
-    let file = files::temporary_file().map_err(|error| failed(&error))?;
-    let handle = file.as_file().try_clone().map_err(|error| failed(&error))?;
-    import::convert(&history, path, handle).map_err(|error| failed(&error))?;
-    history.caveats.iter().for_each(message);
-    let trace = trace::open(file.path()).map_err(|error| failed(&error))?;
-    Ok(trace.shown_as(path))
+    let of_process = |history: History| {
+        let file = files::temporary_file().map_err(|error| failed(&error))?;
+        let handle = file.as_file().try_clone().map_err(|error| failed(&error))?;
+        import::convert(&history, path, handle).map_err(|error| failed(&error))?;
+        history.caveats.iter().for_each(message);
+        let trace = trace::open(file.path()).map_err(|error| failed(&error))?;
+        Ok(trace.shown_as(path))
+    };
+    import::read(path)?.into_iter().map(of_process).collect()
 }
 
 /// Fails for recordings of other tools, for commands that need trace files. `why` is part of the message.

@@ -30,9 +30,10 @@ pub fn unpack(
     loop {
         block.clear();
         let read = plain.by_ref().take(BLOCK as u64).read_to_end(&mut block);
-        read.map_err(|error| io::Error::new(error.kind(), format!("not whole gzip: {error}")))?;
+        let read =
+            read.map_err(|error| io::Error::new(error.kind(), format!("not whole gzip: {error}")));
         if block.is_empty() {
-            return Ok(at);
+            return read.map(|_| at);
         }
         if kept + block.len() as u64 > most {
             return Err(io::Error::other(format!(
@@ -44,6 +45,7 @@ pub fn unpack(
         }
         kept += if put(at, &block)? { block.len() as u64 } else { 0 };
         at += block.len() as u64;
+        read?;
     }
 }
 

@@ -68,6 +68,18 @@ pub struct HistoryDevice {
     pub segments: Vec<HistorySegment>,
 }
 
+impl HistoryDevice {
+    /// Adds an event of an allocator that frees at once; without its stack.
+    pub fn push(&mut self, action: Action, address: u64, size: u64, time_ns: u64, stream: u64) {
+        let (pool, stack) = (0, StackId(0));
+        let entry = HistoryEntry { action, address, size, stream, pool, time_ns, stack };
+        if action == Action::FreeCompleted {
+            self.entries.push(HistoryEntry { action: Action::FreeRequested, ..entry });
+        }
+        self.entries.push(entry);
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HistoryEntry {
     pub action: Action,
@@ -188,6 +200,14 @@ impl History {
             has_times: true,
             caveats: Vec::new(),
         }
+    }
+
+    /// Of a file that was cut off.
+    pub fn cut(mut self) -> History {
+        let text = "the file ends in the middle: what follows is not known";
+        self.caveats.retain(|known| known != text);
+        self.caveats.push(text.into());
+        self
     }
 
     /// The device with this ordinal, added if it is new.

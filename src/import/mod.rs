@@ -1,5 +1,6 @@
 //! Reads recordings of other tools: PyTorch memory snapshots (pickle, torch.save, JSON), timelines of torch.profiler, the CSV
-//! `action,addr,size,stream`, RMM's logs and pprof profiles, plain or gzip. Each becomes a [`History`], which [`convert`] writes as a trace. The files are untrusted input.
+//! `action,addr,size,stream`, RMM's logs and pprof profiles, plain or gzip. Each becomes a
+//! [`History`], which [`convert`] writes as a trace. The files are untrusted input.
 
 mod before;
 mod blocks;
@@ -28,23 +29,28 @@ pub use convert::Converted;
 pub use error::{ImportError, ImportProblem};
 pub use pickle::{PickleError, Value, parse as parse_pickle};
 
-/// Reads a file of any of the known forms, recognised by its first bytes.
-pub fn read(path: &Path) -> Result<History, ImportError> {
+/// Reads a file of any of the known forms, recognised by its first bytes; a history for each process.
+pub fn read(path: &Path) -> Result<Vec<History>, ImportError> {
+    let error = |problem| ImportError { path: path.display().to_string(), problem };
     let of_file = || match files::read_given(path, MAX_FILE_BYTES)? {
         packed if !packed.starts_with(&GZIP) => parse(&packed),
         _ if is_compressed_trace(path) => Err(ImportProblem::Trace),
-        packed => parse(&unpack(&packed)?),
+        packed => match unpack(&packed)? {
+            (plain, false) => parse(&plain),
+            (plain, true) => Ok(parse(&plain)?.cut()),
+        },
     };
-    let error = |problem| ImportError { path: path.display().to_string(), problem };
     let mut history = of_file().map_err(error)?;
     if history.form == Form::Rmm {
         history.devices.iter_mut().for_each(|device| device.ordinal = rmm::ordinal(path));
     }
-    Ok(history)
+    Ok(vec![history])
 }
 
 /// Parses an unpacked file.
 pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
+    // What an editor may write first.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     if bytes.first() == Some(&0x80) {
         return snapshot::read(bytes);
     }
@@ -71,7 +77,16 @@ pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
             None => return Err(ImportProblem::Unknown { looks: looks_like(bytes) }),
         },
     };
-    read(std::str::from_utf8(bytes)?)
+    let text = std::str::from_utf8(bytes)?;
+    match read(text) {
+        // The last line was cut off.
+        Err(ImportProblem::Row { line, .. })
+            if !text.ends_with('\n') && line == text.lines().count() =>
+        {
+            Ok(read(&text[..text.rfind('\n').unwrap_or(0)])?.cut())
+        }
+        result => result,
+    }
 }
 
 fn first_of_text(bytes: &[u8]) -> Option<&u8> {
@@ -94,7 +109,9 @@ fn looks_like(bytes: &[u8]) -> &'static str {
     match () {
         () if first_of_text(bytes).is_none() => "an empty file",
         () if bytes.starts_with(ZIP) => "a zip archive without a pickle of torch.save",
-        () if std::str::from_utf8(bytes).is_ok() => "text of no known form",
+        () if bytes.starts_with(b"SQLite format 3") => "a SQLite database",
+        () if bytes.starts_with(b"<") => "a page of HTML",
+        () if std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0) => "text of no known form",
         () => "a file of no known form",
     }
 }
@@ -102,14 +119,19 @@ fn looks_like(bytes: &[u8]) -> &'static str {
 /// Maximum size of a file in bytes: no more of a device or of a sparse file are read.
 const MAX_FILE_BYTES: u64 = 8 << 30;
 
-fn unpack(packed: &[u8]) -> Result<Vec<u8>, ImportProblem> {
+/// Unpacks gzip; of a file that ends in the middle what there is, and true.
+fn unpack(packed: &[u8]) -> Result<(Vec<u8>, bool), ImportProblem> {
     let mut plain = Vec::new();
     let put = |_, block: &[u8]| {
         plain.extend_from_slice(block);
         Ok(true)
     };
-    files::unpack(packed, packed.len() as u64, put)?;
-    Ok(plain)
+    match files::unpack(packed, packed.len() as u64, put) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !plain.is_empty() => {
+            Ok((plain, true))
+        }
+        result => result.map(|_| (plain, false)).map_err(ImportProblem::from),
+    }
 }
 
 /// Writes a history as a trace into an empty file. `path`: the file that the history was read from.
@@ -118,7 +140,11 @@ pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Convert
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let command = script(history).map_or(vec![name], |script| vec!["python".into(), script]);
     let writer = concat!("import ", env!("CARGO_PKG_VERSION")).into();
-    convert::convert(history, Header { uuid, command, writer, ..Header::default() }, file)
+    convert::convert(
+        history,
+        Header { uuid, command, writer, ..Header::default() },
+        file,
+    )
 }
 
 /// The script that ran: the most frequent outermost frame that is a module of a `.py` file.

@@ -78,6 +78,8 @@ impl<'p> Reader<'p> {
         if device.to_ascii_lowercase().contains("cpu") || !is_place(self.at, bytes) {
             return;
         }
+        // `TPU_3(process=0,(1,1,0,0))`
+        let device = device.split("(process").next().unwrap_or_default();
         let digits = device.trim_end_matches(|c: char| !c.is_ascii_digit());
         let digits = &digits[digits.trim_end_matches(|c: char| c.is_ascii_digit()).len()..];
         let ordinal = digits.parse().ok().filter(|ordinal| *ordinal < u8::MAX).unwrap_or(0);

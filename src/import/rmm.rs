@@ -3,11 +3,9 @@
 
 use std::path::Path;
 
-use vramtrace_format::StackId;
-
 use super::csv::rows;
 use super::error::ImportProblem;
-use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, is_place};
+use super::history::{Action, Form, History, HistoryDevice, is_place};
 
 pub(super) const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
@@ -46,19 +44,8 @@ pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
             // A request of 0 bytes allocates nothing.
             continue;
         }
-        let entry = HistoryEntry {
-            action,
-            address,
-            size,
-            stream: pointer_of(stream).ok_or_else(|| wrong("the stream is no handle"))?,
-            pool: 0,
-            time_ns: at.saturating_sub(start),
-            stack: StackId(0),
-        };
-        if action == Action::FreeCompleted {
-            device.entries.push(HistoryEntry { action: Action::FreeRequested, ..entry });
-        }
-        device.entries.push(entry);
+        let stream = pointer_of(stream).ok_or_else(|| wrong("the stream is no handle"))?;
+        device.push(action, address, size, at.saturating_sub(start), stream);
     }
     if !device.entries.iter().any(|entry| entry.action == Action::Alloc) {
         return Err(ImportProblem::Empty);

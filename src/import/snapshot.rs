@@ -1,9 +1,10 @@
 //! torch.cuda.memory._snapshot(), of torch 2.0 to 2.15: segments and blocks at the end, and the
 //! history before it if one was recorded. Keys that a torch version does not write are optional.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::StackId;
 
 use super::error::ImportProblem;
@@ -16,10 +17,7 @@ use super::pickle::{self, PickleError, Value};
 pub(super) fn read(bytes: &[u8]) -> Result<History, ImportProblem> {
     let (value, cut) = pickle::parse_cut(bytes)?;
     match of_value(&value, bytes.len()) {
-        Ok(mut history) if cut => {
-            history.caveats.push("the file ends in the middle: what follows is not known".into());
-            Ok(history)
-        }
+        Ok(history) if cut => Ok(history.cut()),
         _ if cut => Err(PickleError::Truncated.into()),
         result => result.map_err(ImportProblem::Snapshot),
     }
@@ -109,6 +107,7 @@ impl Reader {
             self.device(i64::try_from(ordinal).ok()).map_err(at)?.entries = known;
         }
         self.history.devices.sort_by_key(|device| device.ordinal);
+        self.history.devices.iter_mut().for_each(set_pools);
         self.set_times();
         Ok(())
     }
@@ -251,10 +250,10 @@ impl Reader {
         let line = frame.get("line").and_then(|line| line.int());
         let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
         let (function, mut file) = (text("name"), text("filename"));
-        // A path of Windows.
-        if let [letter, b':', b'\\', ..] = file.as_bytes()
-            && letter.is_ascii_alphabetic()
-        {
+        // A path of Windows, perhaps relative or on a server.
+        let drive =
+            matches!(file.as_bytes(), [letter, b':', b'\\', ..] if letter.is_ascii_alphabetic());
+        if drive || file.contains('\\') && !file.contains('/') {
             file = file.replace('\\', "/").into();
         }
         let index = self.history.stacks.frame(HistoryFrame { function, file, line });
@@ -266,13 +265,35 @@ impl Reader {
     fn set_times(&mut self) {
         let entries = || self.history.devices.iter().flat_map(|device| &device.entries);
         let start = entries().map(|entry| entry.time_ns).min().unwrap_or(0);
-        self.history.has_times = !self.timeless && entries().next().is_some();
+        let end = entries().map(|entry| entry.time_ns).max().unwrap_or(0);
+        // Times that are all the same are none, nor are those in another unit, which end behind all that is counted.
+        let are_some = start < end && end < u64::MAX || entries().count() == 1;
+        self.history.has_times = !self.timeless && are_some;
         let has_times = self.history.has_times;
         self.history.start_unix_ns = has_times.then_some(start);
         for device in &mut self.history.devices {
             for (entry, index) in device.entries.iter_mut().zip(0..) {
                 entry.time_ns = if has_times { entry.time_ns - start } else { index * 1_000 };
             }
+        }
+    }
+}
+
+/// Entries have no pool before torch 2.12: that of a segment is what it has at the end.
+fn set_pools(device: &mut HistoryDevice) {
+    let at_end: BTreeMap<u64, (u64, u16)> =
+        device.segments.iter().map(|of| (of.address, (of.size, of.ground.pool))).collect();
+    let mut later = FxHashSet::default();
+    let is_made = |it: &&mut HistoryEntry| {
+        matches!(it.action, Action::SegmentAlloc | Action::SegmentMap) && it.pool == 0
+    };
+    for entry in device.entries.iter_mut().rev().filter(is_made) {
+        let segment = at_end.range(..=entry.address).next_back();
+        if let Some((start, (size, pool))) = segment
+            && entry.address - start < *size
+            && later.insert(entry.address)
+        {
+            entry.pool = *pool;
         }
     }
 }

@@ -41,8 +41,8 @@ fn definitions(reader: &TraceReader) -> Definitions {
 
 #[test]
 fn the_csv_of_a_training_run() {
-    let history = read(&data("varlen_s1.csv.gz")).unwrap();
-    let (bytes, converted) = converted(&history, "varlen_s1.csv.gz");
+    let history = &read(&data("varlen_s1.csv.gz")).unwrap()[0];
+    let (bytes, converted) = converted(history, "varlen_s1.csv.gz");
     assert_eq!(
         (converted.segments, converted.blocks, converted.before, converted.contradictions),
         (219, 41_169, 0, 0)
@@ -74,9 +74,9 @@ fn the_csv_of_a_training_run() {
 
 #[test]
 fn a_snapshot_with_streams_stacks_and_a_failure() {
-    let history = read(&data("torch_snapshot_2.11.pickle.gz")).unwrap();
+    let history = &read(&data("torch_snapshot_2.11.pickle.gz")).unwrap()[0];
     assert_eq!(history.conf.as_deref(), Some(""));
-    let (bytes, converted) = converted(&history, "snapshot.pickle.gz");
+    let (bytes, converted) = converted(history, "snapshot.pickle.gz");
     assert_eq!(
         (converted.segments, converted.blocks, converted.before, converted.contradictions),
         (11, 154, 0, 0)
@@ -140,6 +140,53 @@ fn torch_2_0_had_fewer_keys() {
         "device": 1, "address": MIB, "total_size": MIB, "stream": 0, "blocks": []
     }]));
     assert_eq!(parse(&alone).unwrap().devices[0].ordinal, 1);
+}
+
+/// The pool of an entry is that of the segment that is there at the end; equal times, and those that are too late, are none.
+#[test]
+fn entries_without_a_pool_or_times() {
+    let entry = |action: &str, time: u64| json!({"action": action, "addr": MIB, "size": MIB, "time_us": time});
+    for (last, timed) in [(1, false), (2, true), (u64::MAX >> 1, false)] {
+        let mut entries: Vec<_> =
+            ["segment_alloc", "segment_free", "segment_alloc"].map(|it| entry(it, 1)).into();
+        entries.push(entry("alloc", last));
+        let history = parse(&text(json!({
+            "segments": [{"device": 0, "address": MIB, "total_size": MIB, "segment_pool_id": [0, 1], "blocks": []}],
+            "device_traces": [entries],
+        })))
+        .unwrap();
+        let pools = history.devices[0].entries.iter().map(|entry| entry.pool);
+        assert_eq!(
+            (pools.collect::<Vec<_>>(), history.has_times),
+            (vec![0, 0, 1, 0], timed),
+            "{last}"
+        );
+    }
+}
+
+/// Cut at each byte, JSON and CSV have a prefix of what they had.
+#[test]
+fn text_that_was_cut_off_is_read_up_to_there() {
+    let rows: Vec<_> = (1..9)
+        .map(|n| json!({"action": "alloc", "addr": n * MIB, "size": 9, "user_metadata": "\\\"{"}))
+        .collect();
+    let events: Vec<_> = (1..9).map(|n| json!({"name": "[memory]", "ts": n, "args": {"Addr": n * MIB, "Bytes": 9, "Device Id": 0}})).collect();
+    let csv = (1..9).map(|n| format!("alloc,{},9,0\n", n * MIB)).collect::<String>();
+    for whole in [
+        text(json!({"device_traces": [rows]})),
+        text(json!({"traceEvents": events})),
+        format!("action,addr,size,stream\n{csv}").into_bytes(),
+    ] {
+        let entries = |bytes: &[u8]| parse(bytes).map(|history| history.devices[0].entries.clone());
+        let all = entries(&whole).unwrap();
+        let mut longest = 0;
+        for end in 0..whole.len() {
+            let Ok(found) = entries(&whole[..end]) else { continue };
+            assert!(found.len() >= longest && all.starts_with(&found), "{end}: {found:?}");
+            longest = found.len();
+        }
+        assert!(longest >= 7, "{longest}");
+    }
 }
 
 #[test]
@@ -288,7 +335,7 @@ fn lists_that_are_named_a_thousand_times_are_no_bomb() {
 }
 
 fn real() -> Vec<u8> {
-    unpack(&std::fs::read(data("torch_snapshot_2.11.pickle.gz")).unwrap()).unwrap()
+    unpack(&std::fs::read(data("torch_snapshot_2.11.pickle.gz")).unwrap()).unwrap().0
 }
 
 proptest! {

@@ -53,7 +53,7 @@ struct Machine<'b> {
     marks: Vec<usize>,
     memo: HashMap<usize, Value>,
     /// Equal strings share one allocation.
-    texts: HashMap<&'b str, Rc<str>>,
+    texts: HashMap<&'b [u8], Rc<str>>,
     /// Lists, tuples and dicts made so far.
     containers: usize,
 }
@@ -79,6 +79,17 @@ impl<'b> Machine<'b> {
         while let Ok(mut items) = self.above_mark() {
             let dict = matches!(self.stack.last(), Some(Value::Dict(_)));
             if dict {
+                // A list of one has no mark: it stands behind the one that it will be in.
+                let whole =
+                    (0..items.len()).step_by(2).take_while(|at| items[*at].text().is_some());
+                let whole = (2 * whole.count()).min(items.len());
+                while items.len() > whole
+                    && let Some(last) = items.pop()
+                {
+                    if let Some(Value::List(all)) = items.last() {
+                        all.0.borrow_mut().push(last);
+                    }
+                }
                 items.truncate(items.len() / 2 * 2);
             }
             if self.extend(items, dict).is_err() || dict && self.stack.len() > 1 {
@@ -113,10 +124,10 @@ impl<'b> Machine<'b> {
     }
 
     fn text(&mut self, count: usize) -> Result<Value, PickleError> {
-        let at = self.at;
         let bytes = self.take(count)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| PickleError::Malformed { at })?;
-        Ok(Value::Text(self.texts.entry(text).or_insert_with(|| text.into()).clone()))
+        // The name of a file may be no UTF-8: Python then writes half of a pair.
+        let text = self.texts.entry(bytes).or_insert_with(|| String::from_utf8_lossy(bytes).into());
+        Ok(Value::Text(text.clone()))
     }
 
     /// A new container. An error if the file has too many for its length ([`BYTES_A_CONTAINER`]).
