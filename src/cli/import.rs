@@ -17,7 +17,8 @@ use crate::error::{DONE, Failure, Outcome};
         FILE is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot of torch 2.0 to 2.15; \
         as JSON or by torch.save, too), a timeline of torch.profiler with profile_memory=True, \
         a CSV with the columns action,addr,size,stream, a log of RMM, or a pprof profile of memory \
-        (jax.profiler.save_device_memory_profile); plain or gzip. A snapshot is read as data: \
+        (jax.profiler.save_device_memory_profile); plain or gzip; or the table of Nsight Systems \
+        CUDA_GPU_MEMORY_USAGE_EVENTS (nsys export --type parquetdir). A snapshot is read as data: \
         nothing in it is run.",
     after_help = "Examples:\n  \
         vramtrace import snapshot.pickle -o snapshot.vtrace\n  \

@@ -188,7 +188,8 @@ fn first_bytes(path: &Path) -> Option<Vec<u8>> {
     Some(first)
 }
 
-/// The recordings of other tools in a directory without traces, a rank each.
+/// The recordings of other tools in a directory without traces, a rank each; of the tables of Nsight Systems that of
+/// memory.
 fn recordings_in(directory: &Path) -> Vec<PathBuf> {
     let names = Directory::at(directory).and_then(|directory| Ok(directory.names()?.collect()));
     let names: Vec<OsString> = names.unwrap_or_default();
@@ -197,6 +198,11 @@ fn recordings_in(directory: &Path) -> Vec<PathBuf> {
         return Vec::new();
     }
     all.sort();
+    let named = |name: &str| all.iter().find(|path| path.ends_with(name)).cloned();
+    // Without a table of memory, the message on the one that is always there says how to get it.
+    if let Some(table) = named(import::NSYS_TABLE).or_else(|| named("META_DATA_EXPORT.parquet")) {
+        return vec![table];
+    }
     all.retain(|path| first_bytes(path).is_some_and(|first| is_recording(&first)));
     all
 }

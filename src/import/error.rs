@@ -19,8 +19,9 @@ pub enum ImportProblem {
     #[error(
         "{looks}, which is not read: give a vramtrace trace or the directory of a run, a PyTorch memory snapshot \
          (torch.cuda.memory._dump_snapshot; as JSON or by torch.save, too), a timeline of torch.profiler with \
-         profile_memory=True, a CSV that begins with action,addr,size,stream, a log of RMM (Thread,Time,Action,...), or a \
-         pprof profile of memory (jax.profiler.save_device_memory_profile)"
+         profile_memory=True, a CSV that begins with action,addr,size,stream, a log of RMM (Thread,Time,Action,...), a \
+         pprof profile of memory (jax.profiler.save_device_memory_profile), or what `nsys export --type parquetdir` made \
+         of a report (`nsys profile --cuda-memory-usage=true`)"
     )]
     Unknown { looks: &'static str },
     #[error("this is a trace already: every command reads it, for example `vramtrace report FILE`")]

@@ -10,6 +10,8 @@ use vramtrace_format::StackId;
 #[derive(Clone, Debug)]
 pub struct History {
     pub form: Form,
+    /// 0: not in the file.
+    pub pid: u32,
     pub devices: Vec<HistoryDevice>,
     /// PYTORCH_CUDA_ALLOC_CONF of the run. `None`: not in the file.
     pub conf: Option<String>,
@@ -36,6 +38,8 @@ pub enum Form {
     Pprof,
     /// The instants `[memory]` of torch.profiler
     Timeline,
+    /// CUDA_GPU_MEMORY_USAGE_EVENTS
+    Nsys,
 }
 
 impl Form {
@@ -47,6 +51,7 @@ impl Form {
             Form::Rmm => "RMM log",
             Form::Pprof => "pprof profile",
             Form::Timeline => "timeline of torch.profiler",
+            Form::Nsys => "report of Nsight Systems",
         }
     }
 
@@ -56,6 +61,7 @@ impl Form {
             Form::Snapshot | Form::Csv | Form::Timeline => None,
             Form::Rmm => Some("RMM"),
             Form::Pprof => Some("the profiled program"),
+            Form::Nsys => Some("CUDA"),
         }
     }
 }
@@ -192,6 +198,7 @@ impl History {
     pub fn new(form: Form) -> History {
         History {
             form,
+            pid: 0,
             devices: Vec::new(),
             conf: None,
             stacks: HistoryStacks::default(),

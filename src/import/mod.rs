@@ -1,5 +1,5 @@
 //! Reads recordings of other tools: PyTorch memory snapshots (pickle, torch.save, JSON), timelines of torch.profiler, the CSV
-//! `action,addr,size,stream`, RMM's logs and pprof profiles, plain or gzip. Each becomes a
+//! `action,addr,size,stream`, RMM's logs and pprof profiles, plain or gzip, and a table of Nsight Systems. Each becomes a
 //! [`History`], which [`convert`] writes as a trace. The files are untrusted input.
 
 mod before;
@@ -9,6 +9,8 @@ mod csv;
 mod error;
 pub mod history;
 mod json;
+#[cfg(feature = "parquet")]
+mod nsys;
 mod pickle;
 mod pprof;
 mod rmm;
@@ -16,7 +18,7 @@ mod snapshot;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 use crate::files::{self, GZIP};
@@ -29,9 +31,24 @@ pub use convert::Converted;
 pub use error::{ImportError, ImportProblem};
 pub use pickle::{PickleError, Value, parse as parse_pickle};
 
+/// The table of Nsight Systems with allocations and frees.
+pub const NSYS_TABLE: &str = "CUDA_GPU_MEMORY_USAGE_EVENTS.parquet";
+
 /// Reads a file of any of the known forms, recognised by its first bytes; a history for each process.
 pub fn read(path: &Path) -> Result<Vec<History>, ImportError> {
     let error = |problem| ImportError { path: path.display().to_string(), problem };
+    let mut first = [0; 4];
+    if let Ok(mut file) = files::open(path)
+        && file.read_exact(&mut first).is_ok()
+        && first == *PARQUET
+    {
+        #[cfg(feature = "parquet")]
+        return nsys::read(file).map_err(error);
+        #[cfg(not(feature = "parquet"))]
+        return Err(error(ImportProblem::Unknown {
+            looks: "a Parquet table, for which this command was not built",
+        }));
+    }
     let of_file = || match files::read_given(path, MAX_FILE_BYTES)? {
         packed if !packed.starts_with(&GZIP) => parse(&packed),
         _ if is_compressed_trace(path) => Err(ImportProblem::Trace),
@@ -40,7 +57,12 @@ pub fn read(path: &Path) -> Result<Vec<History>, ImportError> {
             (plain, true) => Ok(parse(&plain)?.cut()),
         },
     };
-    let mut history = of_file().map_err(error)?;
+    let mut history = of_file().map_err(|problem| match problem {
+        ImportProblem::Unknown { .. } if path.extension().is_some_and(|it| it == "nsys-rep") => {
+            error(ImportProblem::Unknown { looks: "a report of Nsight Systems" })
+        }
+        problem => error(problem),
+    })?;
     if history.form == Form::Rmm {
         history.devices.iter_mut().for_each(|device| device.ordinal = rmm::ordinal(path));
     }
@@ -103,6 +125,7 @@ fn saved(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 const ZIP: &[u8] = b"PK\x03\x04";
+const PARQUET: &[u8; 4] = b"PAR1";
 
 /// What a file that is not read looks like.
 fn looks_like(bytes: &[u8]) -> &'static str {
@@ -142,7 +165,7 @@ pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Convert
     let writer = concat!("import ", env!("CARGO_PKG_VERSION")).into();
     convert::convert(
         history,
-        Header { uuid, command, writer, ..Header::default() },
+        Header { pid: history.pid, uuid, command, writer, ..Header::default() },
         file,
     )
 }
