@@ -153,8 +153,8 @@ fn warnings(found: &Leaks) -> Vec<String> {
         ),
         (
             !found.has_stacks,
-            "this trace has no stacks: all allocations of a device are judged as one; record it \
-             with VRAMTRACE_STACKS=native,python",
+            "this trace has no stacks: all allocations of a device are judged as one; a \
+             recording with VRAMTRACE_STACKS=native,python has them",
         ),
     ];
     all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text.to_string()).collect()

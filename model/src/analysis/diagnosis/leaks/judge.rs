@@ -262,7 +262,10 @@ impl<'a> Judge<'a> {
         let sums = &case.sums;
         // Several stacks of one line may have come between each other.
         let others = self.observer.events.saturating_sub(sums.allocations + sums.frees);
-        let alone = sums.interleaved.min(others) < RISES as u64;
+        // Without stacks it is all memory: then what it frees comes between.
+        let between =
+            if case.stack == StackId(0) { sums.frees } else { sums.interleaved.min(others) };
+        let alone = between < RISES as u64;
         let stays = sums.highest_count > sums.allocations / 2;
         if alone && stays && (sums.allocations < MANY || sums.are_of_many_sizes()) {
             return Err(KeptReason::Unjudged);

@@ -63,7 +63,9 @@ impl ProcessEnd {
         match (failed, in_order, running) {
             (true, _, _) => ProcessEnd::OutOfMemory,
             // Imported.
-            (false, _, false) if header.pid == 0 => ProcessEnd::Unknown,
+            (false, _, false) if header.pid == 0 || header.writer.starts_with("import ") => {
+                ProcessEnd::Unknown
+            }
             (false, true, _) => ProcessEnd::InOrder,
             (false, false, true) => ProcessEnd::Running,
             (false, false, false) => ProcessEnd::CutOff,
