@@ -107,7 +107,7 @@ fn failure(process: &Process, one: &FailureFacts) -> String {
             let leak = one.leak_text.as_ref().map(|leak| format!(" because {leak}"));
             let place = one.line.as_ref().map_or(String::new(), |line| format!(" at {line}"));
             let more = |bytes| format!(": needs {} more{place}", size(bytes));
-            let why = leak.or(one.needs_more_bytes.map(more)).unwrap_or_default();
+            let why = leak.or(one.needs_more_bytes.map(more)).unwrap_or(place);
             format!("out of memory on {on} at {at}{why}")
         }
         (true, refusals) => {

@@ -138,6 +138,35 @@ fn segments_without_blocks_are_pytorchs() {
     scratch.fails(2, "whatif s.json", "the file is of one moment");
 }
 
+/// 4 GiB are held, and 6 GiB cannot serve 3 GiB, for which the card has no room.
+#[test]
+fn free_memory_that_serves_nobody_else_is_named() {
+    let scratch = Scratch::new();
+    let at = 1u64 << 40;
+    for (state, stream, pool, what) in [
+        ("active_pending_free", 0, 0, "the same request may pass when repeated"),
+        ("inactive", 0, 1, "6.00 GiB free in private pools"),
+        ("inactive", 7, 0, "6.00 GiB of it is another stream's"),
+    ] {
+        let segment = |address, gib: u64, stream, pool, state| {
+            json!({"device": 0, "address": address, "total_size": gib << 30, "stream": stream,
+                "segment_pool_id": [0, pool], "blocks": [{"size": gib << 30, "state": state}]})
+        };
+        let oom =
+            json!({"action": "oom", "size": 3u64 << 30, "device_free": 300 * MIB, "time_us": 5});
+        let segments =
+            [segment(at, 4, 0, 0, "active_allocated"), segment(2 * at, 6, stream, pool, state)];
+        let snapshot = json!({"segments": segments, "device_traces": [[oom]]});
+        scratch.write("oom.json", snapshot.to_string());
+        let said = [scratch.text("oom.json"), scratch.text("oom oom.json")].concat();
+        assert!(scratch.text(".").contains("out of memory on GPU 0"), "a folder of it");
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(said.matches(what).count(), 2, "{what}: {said}");
+        assert_eq!(said.contains("2.71 GiB more"), state == "inactive", "{said}");
+        assert_eq!(said.contains("torch.cuda.synchronize()"), state != "inactive", "{said}");
+    }
+}
+
 /// A CSV, and torch.profiler's events: what is of the host, or another event, is not memory of the card.
 #[test]
 fn requests_without_segments_have_a_peak_and_no_reserve() {
@@ -170,7 +199,13 @@ fn requests_without_segments_have_a_peak_and_no_reserve() {
         assert!(scratch.text(&format!("whatif {file}")).contains("(in force)"), "{file}");
     }
     let oom = scratch.text("oom log.csv");
-    assert!(oom.contains("not known: asked 9 B") && !oom.contains("too much"), "{oom}");
+    assert!(oom.contains("not known: asked 9 B") && !oom.contains("no room"), "{oom}");
+    // The first event is a free: what it leaves was there before.
+    let late =
+        json!({"Addr": 7, "Bytes": -(MIB as i64), "Device Id": 0, "Total Allocated": 3 * MIB});
+    let late = json!({"traceEvents": [{"name": "[memory]", "args": late}]});
+    scratch.write("late.json", late.to_string());
+    assert!(scratch.text("late.json").contains("peak 4.00 MiB"));
     scratch.write("none.json", r#"{"traceEvents": [{"name": "aten::mm"}]}"#);
     scratch.fails(2, "none.json", "profile_memory=True");
 }
@@ -191,14 +226,28 @@ fn what_rmm_refused_has_the_words_of_rmm() {
         scratch.write("rmm.dev1.csv", rows);
         let oom = scratch.text("oom rmm.dev1.csv");
         assert!(oom.contains("cuda:1 at 5.000 s: RMM asked for 1.46 GiB"), "{oom}");
-        assert!(oom.contains(why) && !oom.contains("orch") && !oom.contains("too much"), "{oom}");
+        assert!(oom.contains(why) && !oom.contains("orch") && !oom.contains("no room"), "{oom}");
     }
+}
+
+/// It keeps one piece a second, and frees another: the lines are not known, so all are one.
+#[test]
+fn what_a_log_of_rmm_keeps_is_a_leak() {
+    let scratch = Scratch::new();
+    let mut rows = "Thread,Time,Action,Pointer,Size,Stream\n".to_string();
+    for n in 0..60u64 {
+        for (action, at) in [("allocate", n + 2), ("allocate", 1), ("free", 1)] {
+            rows += &format!("1,10:00:{n:02}.0,{action},{:#x},{MIB},0x0\n", at << 32);
+        }
+    }
+    scratch.write("rmm.csv", rows);
+    assert!(scratch.text("rmm.csv").contains("memory leaks on GPU 0: 60.00 MiB"));
 }
 
 /// As JAX names the columns, the devices and the kinds.
 #[test]
 fn a_profile_of_pprof_names_who_holds_what() {
-    let texts = "|allocations|count|space|bytes|device|kind|keep|/w/train.py|buffer|executable|cuda:1|TFRT_CPU_0";
+    let texts = "|allocations|count|space|bytes|device|kind|keep|/w/train.py|buffer|executable|TPU_1(process=0,(1,1,0,0))|TFRT_CPU_0";
     let sample = |place, count, mib: i64, kind, device| Sample {
         location_id: vec![place],
         value: vec![count, mib << 20],
@@ -224,9 +273,12 @@ fn a_profile_of_pprof_names_who_holds_what() {
     let scratch = Scratch::new();
     scratch.write("memory.prof", profile.encode_to_vec());
     let said = scratch.text("memory.prof") + &scratch.text("holders memory.prof");
-    for part in
-        ["the file is of one moment; peak 1.09 GiB", "1.00 GiB  91.4 %", "300  ", "train.py:55"]
-    {
+    for part in [
+        "the file is of one moment; peak 1.09 GiB recorded on GPU 1",
+        "1.00 GiB  91.4 %",
+        "300  ",
+        "train.py:55",
+    ] {
         assert!(said.contains(part), "{part}: {said}");
     }
     let report = scratch.text("report memory.prof") + &scratch.text("leaks memory.prof");
@@ -242,6 +294,11 @@ fn a_snapshot_that_was_cut_off_is_read_up_to_there() {
         scratch.write("cut.pickle", &real[..real.len() * part / 20]);
         scratch.fails(0, "import cut.pickle -o out.vtrace --force", "ends in the middle: what");
     }
+    // Of gzip too; and the only list of entries, which has no mark.
+    let packed = std::fs::read(SNAPSHOT).unwrap();
+    scratch.write("cut.pickle.gz", &packed[..packed.len() / 2]);
+    let said = scratch.text("cut.pickle.gz");
+    assert!(!said.contains("one moment"), "{said}");
     // torch.save wraps the pickle in an archive, whose first file it is.
     let name = b"snapshot/data.pkl";
     let mut saved =

@@ -8,7 +8,8 @@ use vramtrace_format::{Refused, RefusedBy};
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AdvisedChange, AtStep, Oom, OomCause, PostMortem, Spread, Used, UsedPart, UsedSum,
+    Advice, AdvisedChange, AtStep, Elsewhere, Oom, OomCause, PostMortem, Spread, Used, UsedPart,
+    UsedSum,
 };
 use crate::analysis::whatif::LARGEST_DEVICE;
 use crate::facts::ProcessId;
@@ -109,7 +110,16 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     }
     let cache = &one.cache;
     let room = one.room();
-    let is_known = !one.imported || room.is_some() || one.oom.size > LARGEST_DEVICE;
+    if one.may_pass_again() {
+        let waiting = size(cache.elsewhere.waiting_bytes);
+        return format!(
+            "asked {asked} while {waiting} of freed blocks only waited for another stream: the same request may pass when repeated"
+        );
+    }
+    if one.oom.size > LARGEST_DEVICE {
+        return format!("too much: asked {asked}, more than any card has");
+    }
+    let is_known = !one.imported || room.is_some();
     let first = if is_known { figures.too_much(room) } else { format!("not known: asked {asked}") };
     first
         + &match one.oom.level {
@@ -130,6 +140,12 @@ fn in_cache(one: &PostMortem) -> String {
     if hole >= one.oom.size {
         text +=
             &format!(" (a hole of {} would do, but it is another stream's or pool's)", size(hole));
+    }
+    let Elsewhere { waiting_bytes, other_stream_bytes } = cache.elsewhere;
+    let parts =
+        [(waiting_bytes, "waits for another stream"), (other_stream_bytes, "is another stream's")];
+    for (bytes, what) in parts.into_iter().filter(|(bytes, _)| *bytes > 0) {
+        text += &format!("; {} of it {what}", size(bytes));
     }
     text + &in_private_pools(one)
 }
@@ -185,6 +201,10 @@ pub(super) fn sum(sum: &UsedSum) -> String {
 pub(in crate::report) fn advice(advice: &Advice) -> String {
     let bytes = advice.bytes.unwrap_or(0);
     match advice.what {
+        AdvisedChange::Repeat => format!(
+            "torch.cuda.synchronize(), then the same request: {} only waited for other streams",
+            size(bytes)
+        ),
         AdvisedChange::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
         AdvisedChange::Setting => format!(
             "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it {})",

@@ -11,6 +11,8 @@ use crate::analysis::whatif::{LARGEST_DEVICE, Origin};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdvisedChange {
+    /// The same request, after the other streams are done with so many bytes.
+    Repeat,
     /// VRAMTRACE_CAP cannot be understood.
     CorrectCap,
     /// A value of PYTORCH_CUDA_ALLOC_CONF that fits in the same limit.
@@ -72,6 +74,9 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     // What grows fills a larger limit too; and what another call needs is not known.
     if one.leak.is_some() || one.other_call.is_some() {
         return Vec::new();
+    }
+    if one.may_pass_again() {
+        return vec![Advice::of(AdvisedChange::Repeat, Some(one.cache.elsewhere.waiting_bytes))];
     }
     let mut all = Vec::new();
     if let Some(remedy) = &one.remedy

@@ -11,6 +11,7 @@
 
 mod advice;
 mod at_step;
+mod elsewhere;
 mod explain;
 mod list;
 mod remedy;
@@ -22,6 +23,7 @@ mod tests;
 
 pub use advice::{Advice, AdvisedChange, advice};
 pub use at_step::AtStep;
+pub use elsewhere::Elsewhere;
 pub use explain::{Explained, OomAnswer, explain};
 pub use list::{LimitFacts, Neighbour, Oom, OomObserver, OomsFound};
 pub use remedy::Remedy;
@@ -96,6 +98,8 @@ pub struct CacheAtOom {
     pub segments: u64,
     /// With a block and free bytes.
     pub segments_pinned: u64,
+    #[serde(flatten)]
+    pub elsewhere: Elsewhere,
 }
 
 /// Maximum number of blocks that are replayed for a remedy: with more, the answer would take too long.
@@ -146,7 +150,8 @@ impl PostMortem {
         let replayed =
             enough.zip(self.could_have()).map(|(enough, had)| enough.saturating_sub(had));
         let more = replayed.or_else(|| self.oom.size.checked_sub(self.room()?));
-        more.filter(|more| *more > 0 && self.leak.is_none() && self.other_call.is_none())
+        let is_other = self.other_call.is_some() || self.may_pass_again();
+        more.filter(|more| *more > 0 && self.leak.is_none() && !is_other)
     }
 
     /// What was in use. `classifier`: with the stacks of `held`.
@@ -168,6 +173,12 @@ impl PostMortem {
     /// An import has no refused call, but may have what the driver said was free: less than the request.
     pub fn is_imported_from_full_card(&self) -> bool {
         self.imported && self.card_free().is_some_and(|free| free < self.oom.size)
+    }
+
+    /// The request may be served when it is repeated: what waits for other streams would do.
+    pub fn may_pass_again(&self) -> bool {
+        let waiting = self.cache.elsewhere.waiting_bytes;
+        waiting > 0 && waiting.saturating_add(self.room().unwrap_or(0)) >= self.oom.size
     }
 
     /// Fills `leak`. `leaks`: of the whole trace. None is the cause of a failure after which the program went on.
@@ -276,7 +287,6 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     };
     let private = sum(&|segment| if is_private(segment) { segment.free() } else { 0 });
     let usable = here.iter().filter(|it| !is_private(it));
-    let largest_hole = usable.map(|segment| segment.largest_hole()).max().unwrap_or(0);
     // No call is missing, and none was refused.
     let own_limit = of_cache && oom.refusal.is_none() && state.live_is_known() && !imported;
     let mut held = Holdings::of_state(state, Level::of(state));
@@ -297,6 +307,13 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let of_request = |found: &PostMortemEvent| {
         found.size == oom.size && (found.evidence == OomEvidence::FrameworkGaveUp) == of_cache
     };
+    let (elsewhere, rest, largest_hole) = match imported && of_cache {
+        true => Elsewhere::of(state, definitions, &oom, usable),
+        false => {
+            let largest_hole = usable.map(|segment| segment.largest_hole()).max().unwrap_or(0);
+            (Elsewhere::default(), free.saturating_sub(private), largest_hole)
+        }
+    };
     let spread = (imported && !of_cache).then(|| Spread::of(state, oom.device, oom.size));
     let figures = match oom.post_mortem.filter(of_request) {
         Some(found) => {
@@ -308,10 +325,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
             let known = known_figures(&oom, false, holes, Some(largest_hole));
             Figures { by: None, of_cache: true, ..known }
         }
-        None => {
-            let largest_hole = (!sampled).then_some(largest_hole);
-            known_figures(&oom, own_limit, free.saturating_sub(private), largest_hole)
-        }
+        None => known_figures(&oom, own_limit, rest, (!sampled).then_some(largest_hole)),
     };
     let figures = figures.with_other_limit(OtherLimit::of(|name| definitions.setting(name)));
     let at_oom = CacheAtOom {
@@ -325,6 +339,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         unusable_bytes: None,
         segments: here.len() as u64,
         segments_pinned: pinned().filter(|it| it.free() > 0 && !is_private(it)).count() as u64,
+        elsewhere,
     };
     let card = definitions.device(oom.device);
     let other_call = oom.refusal.filter(|at| at.refused.by == RefusedBy::Driver).and_then(|at| {
