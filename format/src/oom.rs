@@ -36,7 +36,7 @@ impl OomCause {
         match self {
             OomCause::Fragmentation => "fragmentation",
             OomCause::BadCap => "VRAMTRACE_CAP cannot be understood",
-            _ => "too much",
+            _ => "no room",
         }
     }
 }
@@ -140,8 +140,8 @@ impl Figures {
         self.free >= self.size
     }
 
-    /// `too much: asked 1.19 GiB, 112.64 MiB left of the limit`. `left`: bytes that the limit and the GPU had left.
-    pub fn too_much(&self, left: Option<u64>) -> String {
+    /// `no room: asked 1.19 GiB, 112.64 MiB left of the limit`. `left`: bytes that the limit and the GPU had left.
+    pub fn no_room(&self, left: Option<u64>) -> String {
         let short = match left {
             Some(_) if self.over > 0 => {
                 let (over, missing) = (Bytes(self.over), Bytes(self.missing()));

@@ -244,7 +244,7 @@ test("what was asked for is drawn to scale: it ends beyond the limit that it did
     assert.ok(end > mark + 5, `asked ends at ${end}, the limit is at ${mark}`);
     const [{ post_mortem: truth }] = json("oom", golden("group")).ooms;
     const left = 2 ** 30 - truth.used_bytes;
-    assert.ok((await tab.locator(".verdict").innerText()).includes(`too much: asked 600.00 MiB, ${(left / 2 ** 20).toFixed(2)} MiB left of the limit`));
+    assert.ok((await tab.locator(".verdict").innerText()).includes(`no room: asked 600.00 MiB, ${(left / 2 ** 20).toFixed(2)} MiB left of the limit`));
   });
 });
 

@@ -249,7 +249,7 @@ fn fragmentation_is_distinguished_from_too_much() {
         (
             "too-much",
             "cap",
-            &["too much: asked 600.00 MiB", "480.00 MiB allocated", "a cap of 1598 MiB"],
+            &["no room: asked 600.00 MiB", "480.00 MiB allocated", "a cap of 1598 MiB"],
         ),
     ] {
         let run = trained(how).unwrap();
@@ -276,7 +276,7 @@ fn a_refused_call_that_allocates_nothing_is_named() {
         let run = Program::c(program).run(setup.env("VRAMTRACE_SIM_FAULT", fault));
         let shown = run.scratch.text(".");
         assert_contains(&shown, &["out of memory on", &format!("; {call} was refused")]);
-        assert!(shown.contains("s; limit: not known") && !shown.contains("full card"), "{shown}");
+        assert!(shown.contains("; limit: not known") && !shown.contains("full card"), "{shown}");
     }
 }
 

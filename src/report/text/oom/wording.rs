@@ -120,7 +120,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         return format!("too much: asked {asked}, more than any card has");
     }
     let is_known = !one.imported || room.is_some();
-    let first = if is_known { figures.too_much(room) } else { format!("not known: asked {asked}") };
+    let first = if is_known { figures.no_room(room) } else { format!("not known: asked {asked}") };
     first
         + &match one.oom.level {
             Level::Tensor => in_cache(one),
@@ -132,7 +132,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         }
 }
 
-/// PyTorch's cache, where too much was asked of it.
+/// PyTorch's cache, where it had no room.
 fn in_cache(one: &PostMortem) -> String {
     let (cache, hole) = (&one.cache, one.cache.largest_free_block_bytes);
     let [allocated, free] = [cache.allocated_bytes, cache.free_in_segments_bytes].map(size);

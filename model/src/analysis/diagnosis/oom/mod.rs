@@ -279,7 +279,10 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let imported = definitions.imported_from().is_some();
     let of_cache = oom.level == Level::Tensor;
     // PyTorch releases every segment of the default pool that has no block before it raises the error.
-    let of_segment = |it: &SegmentAt| it.allocation(state).is_some_and(|(_, live)| live.pool.0 > 0);
+    let of_segment = |it: &SegmentAt| {
+        let made = it.allocation(state).or_else(|| it.objects(state).next());
+        made.is_some_and(|(_, live)| live.pool.0 > 0)
+    };
     let is_private = |it: &SegmentAt| match it.blocks.first() {
         Some(block) => block.live.pool.0 > 0,
         None if imported => of_segment(it),
