@@ -31,7 +31,6 @@ mod reading;
 mod record;
 mod report;
 mod run;
-mod run_fix;
 mod run_names;
 mod run_records;
 mod run_summary;

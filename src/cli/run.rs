@@ -7,14 +7,13 @@ use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, recordspec, stackspec};
 
 use super::gate::{self, Gate};
-use super::run_fix::{self, When};
 use super::{run_names, run_summary};
 use crate::console::message;
 use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::child::Status;
 use crate::launch::output::RunOutput;
 use crate::launch::simulate::{self, Simulated};
-use crate::launch::{Launch, RunResult, elf, signals};
+use crate::launch::{Launch, elf, signals};
 use crate::live_processes::group;
 
 #[derive(clap::Args)]
@@ -30,7 +29,6 @@ use crate::live_processes::group;
         vramtrace run --stacks python --stack-depth 200 python train.py\n  \
         vramtrace run --fail-on-leak --max-peak 8GiB --json found.json pytest tests/\n  \
         vramtrace run --job-cap 40GiB torchrun --nproc-per-node 2 train.py\n  \
-        vramtrace run --fix=on-oom python train.py\n  \
         vramtrace run --simulate=2x80GiB ./uses-the-driver-api"
 )]
 pub struct Args {
@@ -92,12 +90,6 @@ pub struct Args {
     require: bool,
     #[command(flatten)]
     gate: gate::Args,
-    /// If the command ends out of memory and another setting of PyTorch's allocator fits (replayed),
-    /// start it again once with that setting. It then writes its files, logs and checkpoints again:
-    /// the option is the permission for that. Exit status: that of the second run. Not if it read
-    /// standard input, or sets PYTORCH_CUDA_ALLOC_CONF itself, or is one rank of a job
-    #[arg(long, value_name = "WHEN", value_enum)]
-    fix: Option<When>,
     /// The command and its arguments: all words from the first one that is no option of ours, or
     /// from `--` on
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
@@ -132,35 +124,23 @@ pub fn run(args: Args) -> Outcome {
     add(set, "--sampled", "VRAMTRACE_RECORD", sampled, recordspec::recording)?;
     add(set, "--overhead", "VRAMTRACE_OVERHEAD", args.overhead, recordspec::overhead)?;
     add(set, "--oom-report", "VRAMTRACE_OOM_REPORT", args.oom_report, OomReport::parse)?;
-    let recorded = !RunOutput::new(args.out.as_deref())?.is_off();
-    if args.fix.is_some() && !recorded {
-        return Err(Failure::new(
-            "--fix needs a trace: give --out (or VRAMTRACE_OUT) a place instead of `off`",
-        ));
-    }
+    let output = RunOutput::new(args.out.as_deref())?;
+    let recorded = !output.is_off();
     let gate = Gate::new(args.gate, recorded)?;
-    let run_once = |fix: Option<Setting>| -> Result<RunResult, Failure> {
-        let launch = Launch {
-            command: command.clone(),
-            cap: args.cap.clone(),
-            settings: settings.iter().cloned().chain(fix).collect(),
-            output: RunOutput::new(args.out.as_deref())?,
-            simulated: simulate()?,
-            quiet_stdout: false,
-        };
-        let ended = launch.run()?;
-        run_names::add(&ended);
-        run_summary::print(&ended);
-        Ok(ended)
-    };
     // Without the group's page every request would be refused.
     let wrong = |problem| Failure::new(format!("--job-cap: {problem}; nothing was run"));
-    let prepared = job.map_or(Ok(()), |_| group::prepare()).map_err(wrong);
-    let ended = prepared.and_then(|()| match args.fix {
-        Some(When::OnOom) => run_fix::run(run_once),
-        None => run_once(None),
-    });
-    let ended = ended?;
+    job.map_or(Ok(()), |_| group::prepare()).map_err(wrong)?;
+    let launch = Launch {
+        command,
+        cap: args.cap,
+        settings,
+        output,
+        simulated: simulate()?,
+        quiet_stdout: false,
+    };
+    let ended = launch.run()?;
+    run_names::add(&ended);
+    run_summary::print(&ended);
     let missing = if !ended.observed.without_shim.is_empty() {
         Some("a process used the driver without the recorder")
     } else if unreachable && !ended.observed.with_shim && ended.output.traces().is_empty() {

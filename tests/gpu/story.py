@@ -1,5 +1,5 @@
-"""The parts `fix` and `story` of the GPU check: a training run that is out of memory under a cap is explained, fixed by the line
-that is proposed, and fixed by `run --fix=on-oom`; then the batch that fits is predicted from two small ones, and tried.
+"""The parts `fix` and `story` of the GPU check: a training run that is out of memory under a cap is explained, and ends under
+it with the line that is proposed; then the batch that fits is predicted from two small ones, and tried.
 """
 import json
 import re
@@ -69,14 +69,7 @@ def fixed(story):
     story.said(f"{variable}={setting}" in printed, "so does the run itself", f"before-{cap}")
     print(f"$ {variable}={setting} vramtrace run --cap {cap}MiB python train.py")
     status, _, _ = story.train("pasted", cap, "--oom-report", "off", **{variable: setting})
-    story.said(status == 0, f"status {status}", "pasted")
-    print(f"$ vramtrace run --cap {cap}MiB --fix=on-oom python train.py")
-    status, _, said = story.train("again", cap, "--oom-report", "off", "--fix=on-oom")
-    lines = [line for line in said.splitlines() if "--fix=on-oom" in line]
-    print("\n".join(lines))
-    again = len(lines) == 2 and f"{variable}={setting}" in lines[0] and lines[1] == said.splitlines()[-1]
-    kept = all((story.place / name).exists() for name in ("again.vtrace", "again.2.vtrace"))
-    return story.said(status == 0 and again and kept, f"status {status}, both traces are kept: {kept}", "again")
+    return story.said(status == 0, f"status {status}", "pasted")
 
 
 def predicted(story):

@@ -154,7 +154,6 @@ int main(int count, char **words) {
     if (count < 3) return 2;
     const char *mode = words[2];
     int number = count > 3 ? atoi(words[3]) : 0;
-    if (!strcmp(mode, "fixable-sets")) setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64", 1);
     begin(0);
     if (strcmp(words[1], "-")) use_blocks(words[1]);
     for (size_t n = 0; n < sizeof asking / sizeof *asking; n++)
@@ -162,19 +161,6 @@ int main(int count, char **words) {
             asking[n].prepare(number);
             return torch_asks(asking[n].mib);
         }
-    if (!strncmp(mode, "fixable", 7)) {
-        /* Out of memory without expandable segments; with them status COUNT. It takes a word of standard input,
-           or sets the allocator itself. */
-        char word[8];
-        if (!strcmp(mode, "fixable-reads") && read(0, word, sizeof word) < 0) return 94;
-        const char *set = getenv("PYTORCH_CUDA_ALLOC_CONF");
-        if (set && strstr(set, "expandable_segments:True")) {
-            block(segment(20), 20);
-            return number;
-        }
-        cut();
-        return torch_asks(128);
-    }
     if (!strcmp(mode, "fraction")) {
         fragments(0);
         gives_up(64);

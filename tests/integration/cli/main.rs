@@ -13,7 +13,6 @@ mod phases;
 mod places;
 mod python_package;
 mod run;
-mod run_fix;
 mod run_inherited;
 mod run_records;
 mod run_terminal;
