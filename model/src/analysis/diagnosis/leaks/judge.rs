@@ -261,7 +261,7 @@ impl<'a> Judge<'a> {
         let (growth, verdict) = self.growth(case)?;
         let sums = &case.sums;
         // Several stacks of one line may have come between each other.
-        let others = self.observer.events.saturating_sub(sums.allocations + sums.frees);
+        let others = self.observer.frees.saturating_sub(sums.frees);
         // Without stacks it is all memory: then what it frees comes between.
         let between =
             if case.stack == StackId(0) { sums.frees } else { sums.interleaved.min(others) };

@@ -29,7 +29,7 @@ pub struct StackSums {
     /// Calls whose events are in the file.
     pub allocations: u64,
     pub frees: u64,
-    /// Allocations between which and its last event another stack had allocated or freed memory.
+    /// Allocations between which and its last event another stack had freed memory: a program that only allocates is loading.
     pub interleaved: u64,
     /// The highest number of allocations that were live at once.
     pub highest_count: u64,
@@ -75,8 +75,8 @@ pub struct LiveThen {
 pub struct StackHistory {
     pub sums: StackSums,
     pub last_alloc_ns: u64,
-    /// The events of the process up to its last one.
-    seen_events: u64,
+    /// The frees of the process up to its last event.
+    seen_frees: u64,
     /// What was live before the latest frees began, and the allocations of the process up to then.
     held: (u64, LiveThen),
     /// Live bytes over time, ns since the first observed event.
@@ -152,8 +152,8 @@ pub struct GrowthObserver {
     /// Samples stand for the beginning: of each stack, and not of all together.
     pub is_sampled: bool,
     allocations: u64,
-    /// Allocations, but of segments; frees; and memory that is mapped again.
-    pub(super) events: u64,
+    /// Frees, and memory that is mapped again.
+    pub(super) frees: u64,
     segments: FxHashSet<Key>,
     /// Physical objects that were mapped in place of unmapped memory, with the stack that allocated that
     /// memory; of several stacks the first.
@@ -182,7 +182,7 @@ impl GrowthObserver {
                     ..StackSums::default()
                 },
                 last_alloc_ns: live.time_ns,
-                seen_events: 0,
+                seen_frees: 0,
                 held: (0, LiveThen::default()),
                 time: Series::new(TIME_SHIFT, 0),
                 activity: Series::new(ACTIVITY_SHIFT, 0),
@@ -204,9 +204,8 @@ impl GrowthObserver {
                 place.last_alloc_events = place.events;
                 place.last_alloc_frees = place.frees;
                 sums.allocations += 1;
-                sums.interleaved += u64::from(self.events > track.seen_events);
-                self.events += 1;
-                track.seen_events = self.events;
+                sums.interleaved += u64::from(self.frees > track.seen_frees);
+                track.seen_frees = self.frees;
                 track.last_alloc_ns = at.time_ns;
                 sums.pieces.allocated(live.size);
             }
@@ -235,8 +234,8 @@ impl GrowthObserver {
         place.events += 1;
         place.frees += 1;
         track.sums.frees += 1;
-        self.events += 1;
-        track.seen_events = self.events;
+        self.frees += 1;
+        track.seen_frees = self.frees;
         self.last_frees.get_or_insert(LastFrees::new(at.time_ns)).add(at.time_ns);
         track.sums.variance = (track.sums.variance - live.variance(piece)).max(0.0);
     }
@@ -248,7 +247,6 @@ impl GrowthObserver {
         if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
             track.shrink(time, place.events, live.share());
             track.sums.allocations = track.sums.allocations.saturating_sub(1);
-            self.events = self.events.saturating_sub(1);
         }
     }
 
@@ -295,7 +293,7 @@ impl Observer for GrowthObserver {
 
     fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
         if counts(live) && self.segments.remove(&key) {
-            self.events += 1;
+            self.frees += 1;
         } else if counts(live) {
             let owned = self.owned(key, live);
             self.remove(at, Level::Driver, &owned);
@@ -321,7 +319,7 @@ impl Observer for GrowthObserver {
     /// Memory that is mapped again belongs to the stack that allocated it first.
     fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
         self.woke = true;
-        self.events += 1;
+        self.frees += 1;
         let key = Key { space: Space::Vmm, number: mapping.object };
         let (Some(object), Some(woken)) = (object.filter(|live| counts(live)), mapping.woken)
         else {

@@ -85,7 +85,7 @@ impl GrowthObserver {
             let last = parts.last().and_then(|(tier, bin)| tier.bins[*bin].devices.get(&at.1));
             if let Some(of) = last.and_then(|of| of.level(at.0 == Level::Tensor)) {
                 place.add_earlier(of.allocations, of.frees);
-                self.events = self.events.saturating_add(of.allocations).saturating_add(of.frees);
+                self.frees = self.frees.saturating_add(of.frees);
             }
         }
         self.from_ns = Some(from_ns);

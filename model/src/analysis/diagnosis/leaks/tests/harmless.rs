@@ -20,9 +20,9 @@ pub(super) const HARMLESS: &[Scenario] = &[
             }
         }
     }),
-    harmless("pieces of one size are loaded, and no more", |p| {
-        for _ in 0..100 {
-            p.alloc(LEAK, 200 * MIB);
+    harmless("two lines load pieces of one size in turns, and no more", |p| {
+        for n in 0..200 {
+            p.alloc(LEAK + n % 2, 200 * MIB);
             p.work(MS);
         }
     }),
