@@ -60,6 +60,7 @@ macro_rules! table {
             Virtual in Cuda {
                 cuMemAddressReserve 10020: (ptr: Out<u64>, size: usize, alignment: usize, addr: u64, flags: u64) => {reserve::address_reserve(ptr, size)}
                 cuMemAddressFree 10020: (ptr: u64, size: usize) => {reserve::address_free(ptr, size)}
+                cuMemSetAccess 10020: (ptr: u64, size: usize, access: *const c_void, count: usize) => {pass}
                 cuMemMap 10020: (ptr: u64, size: usize, offset: usize, handle: u64, flags: u64) => {vmm::map(ptr, size, offset, handle)}
                 cuMemMapArrayAsync 11010, cuMemMapArrayAsync_ptsz 11010: (list: In<CUarrayMapInfo>, count: u32, stream: Stream) => {sparse::map_array_async(list, count)}
                 cuMemRetainAllocationHandle 11000: (handle: Out<u64>, addr: *mut c_void) => {vmm::retain(handle, addr)}
@@ -162,6 +163,7 @@ macro_rules! table {
                 cuStreamGetCaptureInfo_v3 12030, cuStreamGetCaptureInfo_v3_ptsz 12030: (stream: Stream, status: Out<CUstreamCaptureStatus>, id: Out<u64>, graph: Out<Graph>, dependencies: Out<*const Node>, edges: *mut c_void, count: Out<usize>) => {torch_streams::capture_info(status, id)}
                 cuStreamSynchronize 2000, cuStreamSynchronize_ptsz 7000, cuEventSynchronize 2000, cuCtxSynchronize_v2 13000: (object: *mut c_void) => {stream::synchronize}
                 cuCtxSynchronize 2000: () => {stream::synchronize}
+                cuEventCreate 2000: (event: Out<*mut c_void>, flags: u32) => {pass}
                 cuStreamDestroy_v2 4000, cuStreamDestroy 2000: (stream: Stream) => {stream::destroy(stream)}
             }
             "M. May make the driver take memory for itself"

@@ -46,6 +46,11 @@ mod prelude {
     pub use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId, SiteId, Space, StackId};
 }
 
+/// Forwards the call; a refusal is recorded, as of each.
+pub fn pass(call: Call<impl Row>) -> CUresult {
+    call.forward()
+}
+
 /// Forwards the call; the trace records once that it was used.
 pub fn note(call: Call<impl Row>) -> CUresult {
     call.p.usage.note(&call.p.trace_writer, call.api());
