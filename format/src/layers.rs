@@ -26,7 +26,7 @@ pub struct Places {
     program: String,
     /// Directories of the program's own files, with a `/` at the end. The root is never one of them.
     directories: Vec<String>,
-    /// The program text was given on the command line (`-c`).
+    /// The program's text was given on the command line (`-c`).
     inline: bool,
     /// Of `python -m package.module`: the package's file or directory below any directory, `/package.py` and
     /// `/package/`.
@@ -192,7 +192,9 @@ impl Places {
             executable: header.executable.clone(),
             program,
             directories: directories.collect(),
-            inline: header.command.iter().any(|argument| argument == "-c"),
+            // The text with which multiprocessing starts a process is not the program's.
+            inline: header.command.iter().any(|argument| argument == "-c")
+                && !header.command.iter().any(|argument| argument.contains("multiprocessing")),
             module,
             launcher: launcher.map(str::to_string),
             patched_by: Vec::new(),

@@ -217,6 +217,8 @@ mod tests {
         }
         let inline = self::places(&["python", "-c", "import torch"]);
         assert_eq!(inline.of_python("<module>", "<string>"), Own);
+        let spawned = self::places(&["python", "-c", "from multiprocessing.spawn import main"]);
+        assert_eq!(spawned.of_python("<module>", "<string>"), Plumbing);
         // What pip wrote beside the interpreter only starts a package.
         let started = self::places(&["/v/bin/python3", "/v/bin/pytest", "tests"]);
         let layer = |file| started.of_python("<module>", file);
