@@ -114,9 +114,8 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
     for (device, of) in processes.iter().flat_map(|process| &process.devices) {
-        let peak = peaks.entry(*device).or_default();
-        if of.peak_bytes > peak.headline() {
-            *peak = of.in_use_at_peak;
+        if of.peak_bytes > peaks.get(device).map_or(0, InUse::headline) {
+            peaks.insert(*device, of.in_use_at_peak);
         }
         if of.live_bytes > 0 {
             *live.entry(*device).or_default() += of.live_bytes;
