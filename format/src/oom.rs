@@ -22,7 +22,7 @@ numbered_enum! {
         Cgroup = 5 => "cgroup",
         /// PyTorch's own limit, for example a memory fraction: no driver call was refused.
         Torch = 6 => "torch",
-        /// The trace has no refused driver call, and may lack calls.
+        /// The trace has no refused driver call, and may lack calls; or what it has does not explain the refusal.
         Unknown = 7 => "unknown",
     }
 }
@@ -36,6 +36,7 @@ impl OomCause {
         match self {
             OomCause::Fragmentation => "fragmentation",
             OomCause::BadCap => "VRAMTRACE_CAP cannot be understood",
+            OomCause::Unknown => "not known",
             _ => "no room",
         }
     }
@@ -47,6 +48,9 @@ pub enum OtherLimit {
     Mps,
     Cgroup,
 }
+
+/// The driver may take memory in steps of this size, and the free bytes may have been read shortly before.
+const STEP: u64 = 128 << 20;
 
 /// The environment variable that limits a client of MPS.
 pub const MPS_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
@@ -63,7 +67,7 @@ impl OtherLimit {
 }
 
 /// The figures of a request that got no memory, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// What refused the request. `None`: no refused call is known.
     pub by: Option<RefusedBy>,
@@ -71,6 +75,8 @@ pub struct Figures {
     pub all_known: bool,
     /// True: a framework's cache could not serve the request. False: a driver call was refused.
     pub of_cache: bool,
+    /// The refused call takes no memory of the card for the program: what it lacked is not known.
+    pub other_call: bool,
     pub size: u64,
     /// Free bytes in the framework's segments.
     pub free: u64,
@@ -113,19 +119,11 @@ impl Figures {
         Figures {
             by,
             all_known: true,
-            of_cache: false,
             size,
-            free: 0,
-            largest_hole: None,
             left: left(by, counted, limit, driver_free),
             over: over(by, counted, limit),
-            other: None,
+            ..Figures::default()
         }
-    }
-
-    /// These figures with another limit that may apply.
-    pub fn with_other_limit(self, other: Option<OtherLimit>) -> Figures {
-        Figures { other, ..self }
     }
 
     /// Bytes that were missing to serve the request; 0 also if not known.
@@ -140,9 +138,20 @@ impl Figures {
         self.free >= self.size
     }
 
-    /// `no room: asked 1.19 GiB, 112.64 MiB left of the limit`. `left`: bytes that the limit and the GPU had left.
-    pub fn no_room(&self, left: Option<u64>) -> String {
+    /// `no room: asked 1.19 GiB, 112.64 MiB left of the limit`. `left`: bytes that the limit and the GPU had left. `ever`: the most
+    /// that they could ever have left.
+    pub fn no_room(&self, left: Option<u64>, ever: u64) -> String {
+        let words = match left {
+            _ if self.size > ever => "too much",
+            Some(_) => OomCause::Card.words(),
+            None => self.cause().words(),
+        };
         let short = match left {
+            _ if self.by.is_some() && self.cause() == OomCause::Unknown => {
+                ", though the card and each known limit had as much: a larger card would not \
+                 help"
+                    .into()
+            }
             Some(_) if self.over > 0 => {
                 let (over, missing) = (Bytes(self.over), Bytes(self.missing()));
                 format!(", {over} over the limit already: {missing} short")
@@ -150,7 +159,7 @@ impl Figures {
             Some(left) => format!(", {} left of the limit", Bytes(left)),
             None => String::new(),
         };
-        format!("{}: asked {}{short}", self.cause().words(), Bytes(self.size))
+        format!("{words}: asked {}{short}", Bytes(self.size))
     }
 
     /// `fragmentation: 2.11 GiB free in cache, largest hole 624.64 MiB; in one piece 1.19 GiB would fit`. `segments`:
@@ -171,6 +180,11 @@ impl Figures {
         }
     }
 
+    /// More than was asked for, by so many bytes.
+    fn has_left(&self, more: u64) -> bool {
+        self.left.is_some_and(|left| left >= self.size.saturating_add(more))
+    }
+
     fn is_fragmentation(&self) -> bool {
         // The limit may have had more left than requested: the framework rounds requests up.
         let left = self.left.filter(|left| *left < self.size).unwrap_or(0);
@@ -185,14 +199,14 @@ impl Figures {
         match self.by {
             Some(RefusedBy::BadCap) => OomCause::BadCap,
             _ if self.is_fragmentation() => OomCause::Fragmentation,
-            // The GPU had enough free memory, so another limit applied.
-            Some(RefusedBy::Driver) if self.left.is_some_and(|left| left >= self.size) => {
-                match self.other {
-                    Some(OtherLimit::Mps) => OomCause::Mps,
-                    Some(OtherLimit::Cgroup) => OomCause::Cgroup,
-                    None => OomCause::Card,
-                }
-            }
+            Some(RefusedBy::Driver) if self.other_call => OomCause::Unknown,
+            // The GPU had enough free memory, so another limit applied. A framework asks for more than its caller.
+            Some(RefusedBy::Driver) if self.has_left(0) => match self.other {
+                Some(OtherLimit::Mps) => OomCause::Mps,
+                Some(OtherLimit::Cgroup) => OomCause::Cgroup,
+                None if self.of_cache || !self.has_left(STEP) => OomCause::Card,
+                None => OomCause::Unknown,
+            },
             Some(RefusedBy::Driver) => OomCause::Card,
             Some(RefusedBy::Cap | RefusedBy::Group | RefusedBy::Warned) => OomCause::Cap,
             None if self.all_known && self.of_cache => OomCause::Torch,
@@ -224,6 +238,7 @@ pub fn limit(
         RefusedBy::Driver if cause == OomCause::Cgroup => {
             format!("what the kernel's cgroup allows ({CGROUP_LIMIT})")
         }
+        RefusedBy::Driver if cause == OomCause::Unknown => "not known".into(),
         RefusedBy::Driver | RefusedBy::Warned => format!("the card{}", card()),
     }
 }
@@ -305,6 +320,7 @@ mod tests {
         by: Some(RefusedBy::Cap),
         all_known: true,
         of_cache: true,
+        other_call: false,
         size: 100,
         free: 120,
         largest_hole: Some(60),
@@ -356,9 +372,12 @@ mod tests {
         );
         assert_eq!(cause(Some(100), mps), OomCause::Mps);
         assert_eq!(cause(Some(100), cgroup), OomCause::Cgroup);
-        assert_eq!(cause(Some(100), None), OomCause::Card);
+        assert_eq!(cause(Some(100), None), OomCause::Card, "nearly full");
         assert_eq!(cause(Some(99), mps), OomCause::Card, "the card had too little");
         assert_eq!(cause(None, mps), OomCause::Card, "what the card had is not known");
+        assert_eq!(Figures { other_call: true, ..refused }.cause(), OomCause::Unknown);
+        let text = Figures { left: Some(100 + STEP), ..refused }.no_room(None, 100);
+        assert!(text.starts_with("not known: asked 100 B, though the card"), "{text}");
         let ours = Figures { by: Some(RefusedBy::Cap), ..refused };
         assert_eq!(Figures { left: Some(100), other: mps, ..ours }.cause(), OomCause::Cap);
     }

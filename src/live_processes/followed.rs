@@ -175,7 +175,7 @@ impl Followed {
         let other = OtherLimit::of(|name| definitions.setting(name));
         let oom = |found: &PostMortem| {
             let free = found.cache.map_or(0, |cache| cache.free());
-            (found.device, Figures::of(found, free).with_other_limit(other).cause())
+            (found.device, Figures { other, ..Figures::of(found, free) }.cause())
         };
         self.observers.failures.0.iter().map(oom).collect()
     }

@@ -116,7 +116,7 @@ impl CacheBytes {
 
 fields! {
     /// The figures of an out-of-memory from which the program does not recover. All sizes are in bytes.
-    #[derive(Clone, Copy, Debug, PartialEq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
     pub struct PostMortem {
         device: DeviceId = small,
         /// What refused the request. `None`: no call was refused; the framework reached its own limit.
@@ -140,10 +140,12 @@ fields! {
 
 numbered_enum! {
     /// Why the recorder concludes that the program is out of memory, and has not recovered from the refusal.
+    #[derive(Default)]
     pub enum OomEvidence {
         /// The framework's cache could not serve a request.
         FrameworkGaveUp = 1,
         /// The process ended, and its last request had been refused.
+        #[default]
         EndedRefused = 2,
         /// A request was refused again after one second in which none was granted.
         StillRefused = 3,

@@ -91,8 +91,8 @@ fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
     };
     let mps = run(refuses().env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"), 1024);
     check(&mps, "mps", "what MPS allows");
-    // No limit but the card's own is known.
-    assert_eq!(fact(&run(refuses(), 1024))["cause"], "card");
+    // No limit that explains it is known.
+    assert_eq!(fact(&run(refuses(), 1024))["cause"], "unknown");
     let cgroup = "mount -t tmpfs tmpfs /sys/fs/cgroup && \
                   echo 'drm/0000:03:00.0/vram0 1073741824' > /sys/fs/cgroup/dmem.max && \
                   exec \"$0\" \"$@\"";

@@ -76,6 +76,8 @@ pub fn site(
 #[derive(Clone, Copy, Debug)]
 pub enum Why {
     Driver(CUresult),
+    /// The driver, of a call that takes no memory for the program.
+    OtherCall(CUresult),
     Cap(Refusal),
     /// The cap only warns: the request goes to the driver all the same.
     Warned(Refusal),
@@ -100,7 +102,7 @@ pub(in crate::hooks) fn refuse_at(
     let counted = p.cap.counted(device);
     let limit = p.cap.limit(device).unwrap_or(0);
     let (result, by, counted, limit) = match why {
-        Why::Driver(result) => (result, RefusedBy::Driver, counted, limit),
+        Why::Driver(result) | Why::OtherCall(result) => (result, RefusedBy::Driver, counted, limit),
         Why::Cap(refusal) => {
             let by = if refusal.of_group { RefusedBy::Group } else { RefusedBy::Cap };
             (CUDA_ERROR_OUT_OF_MEMORY, by, refusal.counted, refusal.limit)
@@ -133,7 +135,7 @@ pub(in crate::hooks) fn refuse_at(
         p.cap.name_unchecked();
     }
     if is_examined {
-        p.oom.refused(p, device, &refused);
+        p.oom.refused(p, device, &refused, matches!(why, Why::OtherCall(_)));
     } else if is_out_of_memory {
         p.oom.aftermath.host_refused();
     }
@@ -152,7 +154,7 @@ pub fn answered(
     match result {
         CUDA_ERROR_OUT_OF_MEMORY => {
             let site = site_at(p, api, None, target);
-            refuse_at(p, target.device, site, size, Why::Driver(result))
+            refuse_at(p, target.device, site, size, Why::OtherCall(result))
         }
         _ => result,
     }

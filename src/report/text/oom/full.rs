@@ -47,7 +47,7 @@ pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
         true => (advice.len().min(1), Vec::new(), Vec::new()),
         false => (advice.len(), wording::before(one), further_commands(it, given)),
     };
-    let used = (!one.oom.is_of_host()).then(|| wording::sum(&it.sum));
+    let used = (it.sum.bytes > 0 && !one.oom.is_of_host()).then(|| wording::sum(&it.sum));
     for (word, style, lines) in [
         ("limit", PLAIN, &[wording::limit(one)][..]),
         ("used", PLAIN, used.as_slice()),
@@ -127,7 +127,7 @@ fn warnings(it: &Explained) -> Vec<String> {
         lines.push(format!("the file's history begins at {from}: earlier failures are not in it"));
     }
     let imported = one.device.live_bytes > 0 && one.device.contexts_seen == 0;
-    if !it.sum.knows_process && !imported && !one.oom.is_of_host() {
+    if it.sum.bytes > 0 && !it.sum.knows_process && !imported && !one.oom.is_of_host() {
         lines.push(
             "NVML had no figure for this process: what only shows there is not in the sum".into(),
         );

@@ -52,7 +52,6 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused).filter(|_| !one.imported);
     let limit = match refused {
         Some(_) if one.oom.is_of_host() => return "host memory, not the GPU's".to_string(),
-        Some(_) if one.other_call.is_some() => "not known".to_string(),
         Some(Refused { by, counted, limit, .. }) => {
             oom::limit(one.cause, by, counted, limit, one.card_bytes)
         }
@@ -109,19 +108,15 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         return format!("asked {asked}: more than the whole card has ({})", size(card));
     }
     let cache = &one.cache;
-    let room = one.room();
     if one.may_pass_again() {
         let waiting = size(cache.elsewhere.waiting_bytes);
         return format!(
             "asked {asked} while {waiting} of freed blocks only waited for another stream: the same request may pass when repeated"
         );
     }
-    if one.oom.size > LARGEST_DEVICE {
-        return format!("too much: asked {asked}, more than any card has");
-    }
-    let is_known = !one.imported || room.is_some();
-    let first = if is_known { figures.no_room(room) } else { format!("not known: asked {asked}") };
-    first
+    let capped = one.oom.refusal.map(|at| at.refused.limit).filter(|limit| *limit > 0);
+    let ever = capped.or(one.card_bytes).unwrap_or(LARGEST_DEVICE);
+    figures.no_room(one.room(), ever)
         + &match one.oom.level {
             Level::Tensor => in_cache(one),
             Level::Driver if cache.releasable_bytes > 0 => {

@@ -71,8 +71,9 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if one.cause == OomCause::BadCap {
         return vec![Advice::of(AdvisedChange::CorrectCap, None)];
     }
-    // What grows fills a larger limit too; and what another call needs is not known.
-    if one.leak.is_some() || one.other_call.is_some() {
+    // What grows fills a larger limit too; and of a refusal that nothing explains it is not known what helps.
+    let refused = one.oom.refusal.is_some() && one.cause == OomCause::Unknown;
+    if one.leak.is_some() || refused {
         return Vec::new();
     }
     if one.may_pass_again() {

@@ -85,7 +85,7 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
     let mut sizes = RequestSizes::default();
     trace.visit_observed(definitions, &mut [&mut found], &mut sizes);
     let steps = (!ooms.is_empty()).then(|| Steps::of(trace, definitions));
-    let leaks = (trace.len() <= QUICK_BYTES && ooms.iter().any(|(_, oom)| !oom.went_on))
+    let leaks = (trace.len() <= QUICK_BYTES && !ooms.is_empty())
         .then(|| leaks::find(trace, &Suppressions::default(), 0));
     let explained = |((number, _), mut one): (&(usize, Oom), PostMortem)| {
         one.find_remedy(trace, definitions);

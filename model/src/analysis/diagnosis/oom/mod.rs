@@ -33,12 +33,12 @@ pub use swallowed::{NotReported, Swallowed};
 
 use serde::Serialize;
 pub use vramtrace_format::oom::OomCause;
-use vramtrace_format::oom::{self, Figures, OtherLimit};
+use vramtrace_format::oom::{Figures, OtherLimit};
 use vramtrace_format::torch_conf::releases_first;
 use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
 use crate::analysis::frag::is_small;
-use crate::analysis::leaks::{Leak, Leaks};
+use crate::analysis::leaks::{Growth, Leak, Leaks};
 use crate::analysis::{GroupBy, Holdings, Level, StackClassifier};
 use crate::replay::{DeviceState, SegmentAt, State, Until, Visitor};
 use crate::trace::{Definitions, Trace};
@@ -150,7 +150,7 @@ impl PostMortem {
         let replayed =
             enough.zip(self.could_have()).map(|(enough, had)| enough.saturating_sub(had));
         let more = replayed.or_else(|| self.oom.size.checked_sub(self.room()?));
-        let is_other = self.other_call.is_some() || self.may_pass_again();
+        let is_other = self.figures.other_call || self.may_pass_again();
         more.filter(|more| *more > 0 && self.leak.is_none() && !is_other)
     }
 
@@ -181,16 +181,19 @@ impl PostMortem {
         waiting > 0 && waiting.saturating_add(self.room().unwrap_or(0)) >= self.oom.size
     }
 
-    /// Fills `leak`. `leaks`: of the whole trace. None is the cause of a failure after which the program went on.
+    /// Fills `leak`. `leaks`: of the whole trace. Of a failure after which the program went on, it had grown before.
     pub fn find_leak(&mut self, leaks: &Leaks) {
         /// What is less sure may be a program that loads.
         const SURE: f64 = 0.7;
         // What holds less than a tenth of the process's memory explains no full card.
         let missing = self.oom.size.saturating_sub(self.room().unwrap_or(0));
         let least = missing.max(self.ours() / 10);
+        let Oom { went_on, time_ns, .. } = self.oom;
+        let had_grown = |by: &Growth| leaks.from_ns.saturating_add(by.last_ns) <= time_ns;
         let is_it = |leak: &&Leak| {
             let grew = leak.device == self.oom.device && leak.rate.is_some();
-            !self.oom.went_on && grew && leak.confidence > SURE && leak.bytes >= least
+            let before = !went_on || leak.growth.as_ref().is_some_and(had_grown);
+            grew && before && leak.confidence > SURE && leak.bytes >= least
         };
         self.leak = leaks.sure().find(is_it).cloned();
     }
@@ -330,7 +333,6 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         }
         None => known_figures(&oom, own_limit, rest, (!sampled).then_some(largest_hole)),
     };
-    let figures = figures.with_other_limit(OtherLimit::of(|name| definitions.setting(name)));
     let at_oom = CacheAtOom {
         allocated_bytes: allocated,
         reserved_bytes: reserved,
@@ -349,9 +351,11 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         let of_memory = definitions.site(at.refused.site)?.kind.is_some_and(|kind| !kind.is_host());
         (!of_memory).then(|| definitions.site_api_name(at.refused.site))
     });
+    let other = OtherLimit::of(|name| definitions.setting(name));
+    let figures = Figures { other, other_call: other_call.is_some(), ..figures };
     PostMortem {
         oom,
-        cause: if other_call.is_some() { OomCause::Unknown } else { figures.cause() },
+        cause: figures.cause(),
         figures,
         cache: at_oom,
         holes: holes.collect(),
@@ -371,20 +375,8 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
 
 /// The figures from the calls and blocks of the trace.
 fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: Option<u64>) -> Figures {
-    let refused = oom.refusal.map(|at| at.refused);
-    let left = refused.and_then(|refused| {
-        let free = Some(refused.driver_free).filter(|free| *free > 0);
-        oom::left(Some(refused.by), refused.counted, refused.limit, free)
-    });
-    Figures {
-        by: refused.map(|refused| refused.by),
-        all_known: own_limit,
-        of_cache: oom.level == Level::Tensor,
-        size: oom.size,
-        free,
-        largest_hole,
-        left,
-        over: refused.map_or(0, |it| oom::over(Some(it.by), it.counted, it.limit)),
-        other: None,
-    }
+    let refused = oom.refusal.map(|at| Figures::of_refused(&at.refused, None));
+    let of_cache = oom.level == Level::Tensor;
+    let known = refused.unwrap_or_default();
+    Figures { all_known: own_limit, of_cache, size: oom.size, free, largest_hole, ..known }
 }

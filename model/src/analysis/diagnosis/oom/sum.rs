@@ -102,10 +102,10 @@ impl UsedSum {
         let beyond = measured.unwrap_or(0).clamp(-(MAX_PART as i64), MAX_PART as i64);
         // Each was measured at another time. Their sum must not exceed what NVML shows now.
         let mut left = beyond.max(0);
-        for (what, bytes) in named_by_the_driver(device) {
-            let bytes = number(bytes).min(left);
+        for cause in DriverCause::ALL {
+            let bytes = number(device.driver_own.of(cause)).min(left);
             left -= bytes;
-            parts.push(part(what, bytes));
+            parts.push(part(UsedPart::Driver(cause), bytes));
         }
         parts.push(part(UsedPart::Unattributed, if beyond < 0 { beyond } else { left }));
         let counted = oom.refusal.map(|at| at.refused).filter(|it| it.by == RefusedBy::Cap);
@@ -121,12 +121,6 @@ impl UsedSum {
             parts,
         }
     }
-}
-
-/// The known parts of the memory that only NVML shows.
-fn named_by_the_driver(device: &DeviceState) -> Vec<(UsedPart, u64)> {
-    let own = &device.driver_own;
-    DriverCause::ALL.into_iter().map(|cause| (UsedPart::Driver(cause), own.of(cause))).collect()
 }
 
 fn sum(parts: &[Used]) -> i64 {

@@ -13,6 +13,8 @@ pub struct Refusal {
     pub whole: u64,
     /// Bytes of the device that were allocated.
     pub live: u64,
+    /// The refused call takes no memory for the program.
+    pub other_call: bool,
     /// `by` is `None`: the framework gave up without a refusal.
     pub event: PostMortem,
 }
@@ -147,7 +149,7 @@ impl Burst {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramtrace_format::{DeviceId, RefusedBy, StackId};
+    use vramtrace_format::RefusedBy;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -162,18 +164,13 @@ mod tests {
             thread: 1,
             whole: 100,
             live: 0,
+            other_call: false,
             event: PostMortem {
-                device: DeviceId(0),
                 by: Some(RefusedBy::Cap),
-                evidence: OomEvidence::EndedRefused,
                 size: 100,
-                stack: StackId(1),
                 counted: 950,
                 limit: 1000,
-                driver_free: None,
-                cache: None,
-                largest_hole: None,
-                absorbed: 0,
+                ..PostMortem::default()
             },
         }
     }

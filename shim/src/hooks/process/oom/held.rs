@@ -16,6 +16,9 @@ const BLOCKS_MOST: usize = 4 << 20;
 /// Stacks of the driver's allocations that are kept, largest first: a library may be behind each.
 const STACKS_MOST: usize = 64;
 
+/// Fewer allocations of a stack are no leak (`RISES` in `model/src/analysis/diagnosis/leaks/growth.rs`).
+const MANY: u64 = 8;
+
 /// What one stack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -38,6 +41,8 @@ pub struct Held {
     /// A framework's blocks lie in memory that is mapped, or that other processes share: if expandable segments are
     /// not in force, they cannot be.
     pub fixed_segments: bool,
+    /// A stack keeps so many of the driver's allocations that it may leak.
+    pub may_leak: bool,
 }
 
 impl Held {
@@ -207,6 +212,7 @@ pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
         }
     }
     let (mut rows, mut left) = (sums.rows(), [STACKS_MOST, most]);
+    let may_leak = rows.iter().any(|row| !row.of_framework && row.count >= MANY);
     rows.retain(|row| {
         let left = &mut left[usize::from(row.of_framework)];
         let is_kept = *left > 0;
@@ -216,7 +222,7 @@ pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
     rows.shrink_to_fit();
     // Between samples there are other blocks.
     let largest_hole = largest_hole.filter(|_| !p.config.samples_blocks());
-    Held { rows, largest_hole, in_holes, fixed_segments }
+    Held { rows, largest_hole, in_holes, fixed_segments, may_leak }
 }
 
 /// The blocks that begin in this range, of those with these addresses and sizes, which are sorted.

@@ -22,6 +22,8 @@ pub struct Findings {
     pub whole: u64,
     /// Free ranges beside blocks; what else is free is in private pools.
     pub in_holes: u64,
+    /// The refused call takes no memory for the program.
+    pub other_call: bool,
     pub rank: Option<u32>,
     pub pid: u32,
     /// The memory of the card.
@@ -30,6 +32,8 @@ pub struct Findings {
     pub requested_at: Option<String>,
     /// The lines that hold most at the refusal. `None`: not known.
     pub holders: Vec<(Option<String>, Row)>,
+    /// One of them may leak; in a framework's cache that is not known.
+    pub may_leak: bool,
     /// Other processes on the device.
     pub neighbours: Vec<(u32, Option<u64>)>,
     /// Whether expandable segments of PyTorch's allocator are not set, and could be.
@@ -50,7 +54,7 @@ const LINE_MOST: usize = 240;
 /// Names what was found.
 pub fn findings(p: &'static Process, report: &Report) -> Findings {
     with_names(p, |names| {
-        let Report { refusal: Refusal { whole, event, .. }, held, neighbours } = report;
+        let Report { refusal: Refusal { whole, other_call, event, .. }, held, neighbours } = report;
         let header = p.trace_writer.this_process();
         let rows = held.named(names);
         let placed = rows.iter().map(|(row, _)| (names.place(row.stack), *row));
@@ -60,10 +64,12 @@ pub fn findings(p: &'static Process, report: &Report) -> Findings {
             event: PostMortem { largest_hole: held.largest_hole, ..*event },
             whole: *whole.max(&event.size),
             in_holes: if releases { held.in_holes } else { u64::MAX },
+            other_call: *other_call,
             rank: header.rank,
             pid: header.pid,
             card: p.devices.known(event.device).map(|device| device.total_bytes),
             holders,
+            may_leak: held.may_leak && event.cache.is_none(),
             requested_at: names.place(event.stack),
             neighbours: neighbours.clone(),
             could_expand: !held.fixed_segments && could_expand(p),
@@ -96,7 +102,10 @@ pub fn summary(found: &Findings) -> String {
     for (n, holder) in found.holders.iter().take(HOLDERS).enumerate() {
         line(if n == 0 { "holds" } else { "" }, holds(holder));
     }
-    line("try", advice(found));
+    // What leaks fills a larger limit too; and of a refusal that nothing explains it is not known what helps.
+    if !found.may_leak && figures(found).cause() != Cause::Unknown {
+        line("try", advice(found));
+    }
     line("more", more(found));
     lines.iter().map(|line| plain(line) + "\n").collect()
 }
@@ -116,7 +125,8 @@ fn plain(line: &str) -> String {
 fn figures(found: &Findings) -> Figures {
     let in_cache = found.event.cache.map_or(0, |cache| cache.free());
     let free = found.event.largest_hole.map_or(in_cache, |_| in_cache.min(found.in_holes));
-    Figures::of(&found.event, free).with_other_limit(found.other)
+    let (other, other_call) = (found.other, found.other_call);
+    Figures { other, other_call, ..Figures::of(&found.event, free) }
 }
 
 fn head(found: &Findings) -> String {
@@ -151,18 +161,14 @@ fn limit(found: &Findings) -> String {
 }
 
 fn holds((place, row): &(Option<String>, Row)) -> String {
-    let what = match (row.of_framework, row.count) {
-        (true, 1) => "block",
-        (true, _) => "blocks",
-        (false, 1) => "allocation",
-        (false, _) => "allocations",
-    };
+    let what = if row.of_framework { "block" } else { "allocation" };
+    let end = if row.count == 1 { "" } else { "s" };
     let place = place.as_deref().unwrap_or("where is not known");
-    format!("{:>10} {place}   {} {what}", Bytes(row.bytes).to_string(), row.count)
+    format!("{:>10} {place}   {} {what}{end}", Bytes(row.bytes).to_string(), row.count)
 }
 
 fn advice(found: &Findings) -> String {
-    let PostMortem { by, size, counted, driver_free, largest_hole, .. } = found.event;
+    let PostMortem { by, size, counted, driver_free, .. } = found.event;
     let figures = figures(found);
     let mut all = Vec::new();
     if figures.cause() == Cause::Fragmentation && found.could_expand {
@@ -185,13 +191,12 @@ fn advice(found: &Findings) -> String {
         None => all.push("a larger torch.cuda.set_per_process_memory_fraction".into()),
         _ => {}
     }
-    let most = figures.left.unwrap_or(0).max(largest_hole.unwrap_or(0));
-    all.push(if figures.of_cache {
-        "a smaller batch".into()
-    } else if most > 0 && size > 0 {
-        format!("a smaller request: up to {} would have been served", Bytes(most))
-    } else {
-        "less memory held".into()
+    all.push(match (figures.of_cache, figures.left) {
+        (true, _) => "a smaller batch".into(),
+        (_, Some(left @ 1..)) => {
+            format!("a smaller request: up to {} would have been served", Bytes(left))
+        }
+        _ => "less memory held".into(),
     });
     // A setting that is copied as a word has no comma behind it.
     all.join(" or ")

@@ -123,8 +123,10 @@ impl State {
         let neighbours = burst.neighbours();
         let refusal = burst.at_exit(given)?;
         let refusal = burst.report(refusal, OomEvidence::EndedRefused);
-        let kept = self.kept[index].take().filter(|(live, _)| *live == refusal.live);
-        let held = kept.map(|(_, held)| held).unwrap_or_default();
+        let (live, held) = self.kept[index].take().unwrap_or_default();
+        // Of an earlier moment only this is known.
+        let may_leak = held.may_leak;
+        let held = if live == refusal.live { held } else { Held { may_leak, ..Held::default() } };
         Some(Report { refusal, held, neighbours })
     }
 }
@@ -160,15 +162,15 @@ impl OomReporter {
         driver_free
     }
 
-    /// A request for device memory was refused, and recorded as `refused`.
+    /// A request for device memory was refused, and recorded as `refused`. `other`: it takes no memory for the program.
     #[cold]
-    pub fn refused(&self, p: &'static Process, device: DeviceId, refused: &Refused) {
+    pub fn refused(&self, p: &'static Process, device: DeviceId, refused: &Refused, other: bool) {
         self.aftermath.refused(device, refused);
         let &Refused { size, stack, by, counted, limit, cache, .. } = refused;
         let mut refusal = requested(p, device, size, stack, cache);
         let driver_free = Some(refused.driver_free).filter(|free| *free > 0);
         let event = PostMortem { by: Some(by), counted, limit, driver_free, ..refusal.event };
-        refusal.event = event;
+        (refusal.event, refusal.other_call) = (event, other);
         let report = {
             let mut state = self.state.lock();
             let too_long = state.bursts[device_index(device)].refused(refusal);
@@ -254,25 +256,14 @@ fn requested(
     stack: StackId,
     cache: Option<CacheBytes>,
 ) -> Refusal {
-    let event = PostMortem {
-        device,
-        by: None,
-        evidence: OomEvidence::EndedRefused,
-        stack,
-        size,
-        counted: 0,
-        limit: 0,
-        driver_free: None,
-        largest_hole: None,
-        absorbed: 0,
-        cache,
-    };
+    let event = PostMortem { device, stack, size, cache, ..PostMortem::default() };
     Refusal {
         time_ns: p.clock.now_ns(),
         // A number that is unique among live threads.
         thread: errno::here().address(),
         whole: size,
         live: p.ledger.live(device),
+        other_call: false,
         event,
     }
 }

@@ -28,6 +28,7 @@ fn fragmented() -> Findings {
         },
         whole: gib(1.19),
         in_holes: gib(2.11),
+        other_call: false,
         rank: Some(0),
         pid: 4711,
         requested_at: Some("modeling_gpt2.py:1291 < train.py:41".into()),
@@ -36,6 +37,7 @@ fn fragmented() -> Findings {
             holder(3.31, 96, "modeling_gpt2.py:212"),
             holder(1.89, 3, "modeling_gpt2.py:1291"),
         ],
+        may_leak: false,
         neighbours: vec![(99, Some(gib(3.0)))],
         could_expand: true,
         other: None,
@@ -73,14 +75,10 @@ fn the_card_is_full_and_who_else_is_there() {
     let mut found = fragmented();
     found.event = PostMortem {
         by: Some(RefusedBy::Driver),
-        evidence: OomEvidence::EndedRefused,
-        limit: 0,
         driver_free: Some(gib(0.5)),
         size: gib(2.0),
-        cache: None,
-        largest_hole: None,
         absorbed: 1,
-        ..found.event
+        ..PostMortem::default()
     };
     (found.rank, found.requested_at) = (None, None);
     found.holders.clear();
@@ -102,11 +100,8 @@ fn limits_of_others() {
     found.event.limit = gib(16.0);
     found.event.counted = gib(15.0);
     let text = summary(&found);
-    assert!(
-        text.contains(
-            "limit   16.00 GiB by the group's cap; its processes together had 15.00 GiB;"
-        )
-    );
+    let of_group = "limit   16.00 GiB by the group's cap; its processes together had 15.00 GiB;";
+    assert!(text.contains(of_group), "{text}");
     assert!(text.contains("a cap of 16.19 GiB"), "{text}");
     found.event.by = None;
     let text = summary(&found);
@@ -123,6 +118,10 @@ fn what_is_advised_helps() {
     found.event.driver_free = Some(gib(1.0));
     let text = summary(&found);
     assert!(text.contains("  try     a smaller batch\n"), "{text}");
+    assert!(!summary(&Findings { may_leak: true, ..found.clone() }).contains("  try"));
+    let event = PostMortem { by: Some(RefusedBy::Driver), cache: None, size: 1, ..found.event };
+    let text = summary(&Findings { event, other_call: true, ..found.clone() });
+    assert!(text.contains("limit   not known; the card had 1.00 GiB") && !text.contains("  try"));
     // With what is left it would fit in one piece.
     let cache = |free| Some(CacheBytes { allocated: gib(8.0), reserved: gib(8.0) + gib(free) });
     (found.event.cache, found.could_expand) = (cache(1.1), true);
