@@ -32,7 +32,6 @@ const COMMANDS: &[&[&str]] = &[
     &["frag", "--json", "--at", "end"],
     &["whatif"],
     &["flame", "-o", "-"],
-    &["export", "--format", "chrome", "-o", "-"],
     &["export", "--format", "csv", "-o", "-"],
     &["export", "--format", "perfetto", "-o", "-"],
     &["export", "--format", "pprof", "-o", "-"],

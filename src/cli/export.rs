@@ -21,7 +21,6 @@ use crate::error::{DONE, Failure, Outcome};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    Chrome,
     Csv,
     Perfetto,
     Folded,
@@ -38,7 +37,7 @@ impl Format {
     /// The options that only some formats take, and this one does.
     fn options(self) -> &'static [&'static str] {
         match self {
-            Format::Chrome | Format::Csv | Format::Perfetto => {
+            Format::Csv | Format::Perfetto => {
                 &["--from", "--to", "--level", "--force"]
             }
             Format::Folded | Format::Pprof => &["--at", "--level", "--device", "--force"],
@@ -54,7 +53,7 @@ impl Format {
     long_about = "Write a run's timeline: counters per device and kind, a slice per allocation \
         with its size and lifetime, refusals. Several traces are merged on one clock, which \
         starts with the earliest.\n\n\
-        perfetto: for https://ui.perfetto.dev; chrome: its JSON, the Trace Event format; csv: rows of allocations, counters and refusals.\n\n\
+        perfetto: for https://ui.perfetto.dev; csv: rows of allocations, counters and refusals.\n\n\
         Or write the stacks with the bytes that they hold at one moment: \
         folded: lines for flame graphs and https://www.speedscope.app; pprof: for `go tool pprof`.\n\n\
         torch-snapshot: one process as PyTorch would have recorded it, for \
@@ -111,7 +110,6 @@ pub fn run(args: Args) -> Outcome {
     let output = Output::new(&args.output()?, args.force)?;
     let selected = output.open_inputs(&args.processes)?;
     match args.format {
-        Format::Chrome => timeline(&args, &selected.traces, TimelineFormat::Chrome, &output),
         Format::Csv => timeline(&args, &selected.traces, TimelineFormat::Csv, &output),
         Format::Perfetto => timeline(&args, &selected.traces, TimelineFormat::Perfetto, &output),
         Format::Folded => args.stacks(selected, StackFormat::Folded, &output),

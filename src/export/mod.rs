@@ -8,7 +8,6 @@
 //! [`stacks`] writes the memory that stacks held at one moment; [`snapshot`] writes a memory snapshot of
 //! PyTorch; `parquet` writes tables, a directory of files.
 
-mod chrome;
 mod csv;
 mod lanes;
 mod owners;
@@ -37,8 +36,6 @@ use timeline::Timeline;
 pub enum TimelineFormat {
     /// Rows of allocations, counters and refusals.
     Csv,
-    /// The Trace Event format (JSON) of chrome://tracing.
-    Chrome,
     /// Perfetto's protobuf: <https://ui.perfetto.dev>.
     Perfetto,
 }
@@ -53,7 +50,6 @@ pub fn export(
 ) -> io::Result<Exported> {
     match format {
         TimelineFormat::Csv => write(traces, csv::Csv::new(out)?, window, progress),
-        TimelineFormat::Chrome => write(traces, chrome::Chrome::new(out)?, window, progress),
         TimelineFormat::Perfetto => write(traces, perfetto::Perfetto::new(out), window, progress),
     }
 }

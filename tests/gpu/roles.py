@@ -45,12 +45,6 @@ def start_ranks(check):
     return {f"ddp, rank {rank}": start(check, "ddp", f"ddp-{rank}", RANK=str(rank), **run) for rank in range(2)}
 
 
-def seconds_of_marks(check, trace):
-    events = json.loads(check.read("export", trace, "--format", "chrome", "--level", "driver", "-o", "-"))["traceEvents"]
-    marks = [event for event in events if event["name"].startswith("truth:")]
-    return {int(event["name"].split(":")[1]): event["ts"] / 1e6 for event in marks}
-
-
 def score(moment, holders):
     """The bytes with the right role, the roles that differ, and the bytes of unknown role."""
     ours = {}
@@ -95,7 +89,7 @@ def compare(check, name, trace, truth, process):
         return f"| {name} | " + check.fail(f"status {status}, see {log.name}: {last[:200]}") + " | | | | |"
     moments = json.loads(truth.read_text())
     peak = max(range(len(moments)), key=lambda index: moments[index]["total"])
-    at = seconds_of_marks(check, trace)[peak]
+    at = (moments[peak].pop("at_ns") - check.start_ns(trace)) / 1e9
     holders = check.holders(trace, "--by", "role", "--at", f"{at:.9f}")
     right, wrong, unknown = score(moments[peak], holders)
     part = 100 * right / moments[peak]["total"]

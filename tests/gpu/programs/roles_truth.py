@@ -2,7 +2,7 @@
 
     roles_truth.py PROGRAM OUT.json
 
-An NVTX mark `truth:N` follows each phase of each step. For each N, OUT.json has the bytes of the blocks that
+After each phase of each step, OUT.json has the time (ns, CLOCK_MONOTONIC) and the bytes of the blocks that
 hold weights, gradients, optimizer state, input, the KV cache, and the buckets of distributed training, by the
 addresses of their storages; and `rest`, the bytes of all other blocks.
 
@@ -11,6 +11,7 @@ The program `ddp` is one rank: it takes RANK, WORLD_SIZE, MASTER_ADDR and MASTER
 import json
 import os
 import sys
+import time
 
 import torch
 
@@ -32,7 +33,7 @@ class Ledger:
 
     def tell(self):
         torch.cuda.synchronize()
-        torch.cuda.nvtx.mark(f"truth:{len(self.moments)}")
+        at_ns = time.monotonic_ns()
         self.blocks = {}
         for segment in torch.cuda.memory_snapshot():
             address = segment["address"]
@@ -44,6 +45,7 @@ class Ledger:
         parameters = self.shards or list(self.model.parameters())
         state = self.optimizer.state.values() if self.optimizer else []
         moment = {
+            "at_ns": at_ns,
             "total": total,
             "weights": self.held(parameters + list(self.model.buffers())),
             "gradients": self.held(p.grad for p in parameters),

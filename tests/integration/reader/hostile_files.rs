@@ -247,7 +247,7 @@ fn an_output_that_cannot_be_written_leaves_nothing() {
     t.write(&scratch.0.join("t.vtrace"));
     let export = format!("exec {}/vramtrace export t.vtrace", testkit::bin_dir().display());
     for limit in ["ulimit -f 8", "trap '' XFSZ; ulimit -f 8"] {
-        let script = format!("{limit}; {export} --format chrome -o to/out.json");
+        let script = format!("{limit}; {export} --format csv -o to/out.csv");
         let ended = ends(Command::new("bash").args(["-c", &script]).current_dir(&scratch.0));
         assert_ne!(ended.code, Some(0));
         let left: Vec<_> = std::fs::read_dir(scratch.0.join("to")).unwrap().collect();

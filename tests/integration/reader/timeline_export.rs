@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use prost::Message;
-use serde_json::Value;
 use testkit::Scratch;
-use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached};
+use testkit::trace_builder::{MS, SECOND, TraceBuilder};
 use vramtrace_format::{Definition, Event, Kind, PoolId, RefusedBy, Space, ThreadId};
 use vramtrace_reader::export::perfetto::proto::{
     AnnotationValue, EventType, InternedName, Trace, TrackDescriptor,
@@ -67,32 +66,6 @@ fn csv_has_every_allocation_counter_and_refusal() {
             "export rank0.vtrace --from 2.55 --to 4.5 --format csv -o -",
         ],
     );
-}
-
-/// Async events of one id never overlap: a block has not the id of its segment.
-#[test]
-fn chrome_is_valid_json_whose_slices_pair() {
-    for (scratch, traces, wanted) in
-        [(two_ranks(), "rank0.vtrace rank1.vtrace", 10), (Scratch::with(&cached()), "t.vtrace", 24)]
-    {
-        let json = exported(&scratch, &format!("{traces} --format chrome"));
-        let json: Value = serde_json::from_slice(&json).unwrap();
-        let (mut open, mut ended, mut pairs) = (HashMap::new(), HashMap::new(), 0);
-        for event in json["traceEvents"].as_array().unwrap() {
-            let id = (event["pid"].as_u64(), event["id"].as_str());
-            let at = event["ts"].as_f64().unwrap();
-            if event["ph"] == "b" {
-                assert!(at >= ended.get(&id).copied().unwrap_or(0.0), "lanes do not overlap");
-                assert!(open.insert(id, at).is_none(), "{id:?} begins twice");
-                assert!(event["args"]["bytes"].as_u64().unwrap() > 0);
-            } else if event["ph"] == "e" {
-                assert!(at >= open.remove(&id).expect("an end has its begin"));
-                ended.insert(id, at);
-                pairs += 1;
-            }
-        }
-        assert!(open.is_empty() && pairs == wanted, "{pairs}");
-    }
 }
 
 /// Names of one sequence, as far as they were written.
