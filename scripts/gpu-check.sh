@@ -4,8 +4,8 @@
 # JAX, numba, Triton, nvcc, a second GPU) prints SKIP and the name of what is missing.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [sampled] [tensors] [whatif] [streams]
-#                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [aimdo] [limits] [oom] [sleep] [roles] [forward] [wheel] [fits] [suites]
-#   default: all but fits (10 minutes) and suites, which needs the test suites of PyTorch and CuPy (tests/gpu/suites.py);
+#                        [fix] [story] [marks] [leaks] [graphs] [llama] [strangers] [aimdo] [limits] [oom] [sleep] [roles] [forward] [wheel] [fits] [suites] [vllm]
+#   default: all but fits (10 minutes), suites, which needs the test suites of PyTorch and CuPy (tests/gpu/suites.py), and vllm;
 #   tests/gpu/PART.py says what a part checks (leaks: leaking.py; stacks, steps: stacks.py; fix: story.py;
 #   nccl: same.py; cap: limits.py)
 #

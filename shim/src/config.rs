@@ -59,13 +59,14 @@ pub const OF_TESTS: &[&str] = &[
 pub const OF_TESTS: &[&str] = &[];
 
 /// Variables of other software about memory; their values are recorded in the trace.
-pub const SETTINGS: [&str; 12] = [
+pub const SETTINGS: [&str; 13] = [
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_HIP_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "XLA_PYTHON_CLIENT_PREALLOCATE",
     "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_CLIENT_MEM_FRACTION",
     "XLA_PYTHON_CLIENT_ALLOCATOR",
     "TF_FORCE_GPU_ALLOW_GROWTH",
     "CUPY_GPU_MEMORY_LIMIT",

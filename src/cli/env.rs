@@ -1,9 +1,7 @@
 //! `vramtrace env`: prints the variables that start the recorder, in the syntax of the place where they are set.
 
-use std::path::Path;
-
 use serde_json::{Map, json};
-use vramtrace_format::{capspec, outspec};
+use vramtrace_format::capspec;
 use vramtrace_reader::report::shell::quoted;
 
 use crate::console::{self, message, print};
@@ -26,8 +24,7 @@ pub struct Args {
     /// A cap for each process, as in `vramtrace run --cap`
     #[arg(long, value_name = "SPEC")]
     cap: Option<String>,
-    /// Where traces go, as VRAMTRACE_OUT has it [default: the program's working directory]; for a
-    /// container a directory of the host, which is mounted at the same path
+    /// Where traces go, as VRAMTRACE_OUT has it [default: the program's working directory]
     #[arg(long, value_name = "DIR|FILE|PATTERN")]
     out: Option<String>,
 }
@@ -40,7 +37,6 @@ enum PasteTarget {
     File,
     /// A JSON object: runtime_env of Ray, kernel.json of Jupyter, launch.json of VS Code
     Json,
-    Docker,
 }
 
 impl PasteTarget {
@@ -55,13 +51,12 @@ impl PasteTarget {
                 "for `env_vars` in runtime_env of ray.init, `env` in kernel.json of Jupyter or in \
                  launch.json of VS Code"
             }
-            PasteTarget::Docker => "a command; replace IMAGE and what follows it",
         }
     }
 }
 
 pub fn run(args: Args) -> Outcome {
-    let Args { target, cap, mut out } = args;
+    let Args { target, cap, out } = args;
     if let Some(cap) = &cap {
         capspec::parse(cap).map_err(|why| Failure::new(format!("--cap `{cap}`: {why}")))?;
     }
@@ -74,12 +69,6 @@ pub fn run(args: Args) -> Outcome {
         Failure::new(format!("{shown}: the path is not UTF-8: install vramtrace elsewhere"))
     };
     let path = library.to_str().ok_or_else(not_text)?;
-    let folder = library.parent().and_then(Path::to_str).unwrap_or("/");
-    let mut traces = String::new();
-    if target == PasteTarget::Docker {
-        let (directory, pattern) = mounted(out.as_deref().unwrap_or("vramtrace/"))?;
-        (traces, out) = (directory, Some(pattern));
-    }
     let mut variables = vec![("LD_PRELOAD", path), ("NVTX_INJECTION64_PATH", path)];
     variables.extend(out.as_deref().map(|out| ("VRAMTRACE_OUT", out)));
     variables.extend(cap.as_deref().map(|cap| ("VRAMTRACE_CAP", cap)));
@@ -99,32 +88,8 @@ pub fn run(args: Args) -> Outcome {
             let object = variables.iter().map(|(name, value)| (name.to_string(), json!(value)));
             console::json(&object.collect::<Map<_, _>>())?
         }
-        PasteTarget::Docker => format!(
-            "docker run --gpus all \\\n  --volume {folder}:{folder}:ro \\\n  --volume {} \\\n{}  IMAGE python train.py\n",
-            quoted(&format!("{traces}:{traces}")),
-            all(&|name, value| format!("  --env {name}={} \\\n", quoted(value))),
-        ),
     };
     message(target.hint());
     print(&text)?;
     Ok(DONE)
-}
-
-/// A directory of the host that a container has at the same path, and the value of VRAMTRACE_OUT: a trace that the recorder
-/// names there is found under that name here.
-fn mounted(out: &str) -> Result<(String, String), Failure> {
-    let wrong = |why: &str| Failure::new(format!("--out `{out}`: {why}"));
-    outspec::parse(out.as_bytes()).map_err(|why| wrong(&why.to_string()))?;
-    let last = out.rsplit('/').next().unwrap_or_default();
-    let is_file = last.contains('%') || last.ends_with(&format!(".{}", outspec::EXTENSION));
-    let (directory, file) =
-        if is_file { (&out[..out.len() - last.len()], last) } else { (out, "") };
-    if directory.contains(['%', ':']) {
-        return Err(wrong("a directory with a % or a colon in its path cannot be mounted"));
-    }
-    let directory = if directory.is_empty() { "." } else { directory };
-    let directory = std::path::absolute(directory).map_err(|why| wrong(&why.to_string()))?;
-    let directory = directory.to_str().ok_or_else(|| wrong("is not UTF-8"))?;
-    let directory = directory.trim_end_matches("/.").trim_end_matches('/').to_string();
-    Ok((directory.clone(), format!("{directory}/{file}")))
 }

@@ -37,9 +37,7 @@ impl Format {
     /// The options that only some formats take, and this one does.
     fn options(self) -> &'static [&'static str] {
         match self {
-            Format::Csv | Format::Perfetto => {
-                &["--from", "--to", "--level", "--force"]
-            }
+            Format::Csv | Format::Perfetto => &["--from", "--to", "--level", "--force"],
             Format::Folded | Format::Pprof => &["--at", "--level", "--device", "--force"],
             Format::TorchSnapshot => &["--force"],
             // A directory is not replaced.

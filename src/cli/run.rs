@@ -66,7 +66,7 @@ pub struct Args {
     tensors: Option<String>,
     /// Record samples of PyTorch's blocks, by their bytes, and exact totals: for programs that stay on; driver memory is
     /// recorded whole [env: VRAMTRACE_RECORD=sampled]
-    #[arg(long, conflicts_with = "fix")]
+    #[arg(long)]
     sampled: bool,
     /// With --sampled: above this share of a thread's time fewer samples are taken, e.g. 2%
     /// [env: VRAMTRACE_OVERHEAD]

@@ -106,6 +106,7 @@ impl AdviceFacts {
     fn of(advice: Advice) -> AdviceFacts {
         let copy = match (advice.what, &advice.conf) {
             (AdvisedChange::EmptyCache, _) => Some("torch.cuda.empty_cache()".to_string()),
+            (AdvisedChange::ProgramOption, _) => None,
             (_, Some(conf)) => Some(format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))),
             _ => None,
         };

@@ -36,6 +36,7 @@ import streams
 import strangers
 import suites
 import tensors
+import vllm_engine
 import wheel
 import whatif
 from talk import Talk
@@ -212,8 +213,9 @@ PARTS = {
     "wheel": (wheel.section, []),
     "fits": (fits.section, MODELS),
     "suites": (suites.section, ["pytest"]),
+    "vllm": (vllm_engine.section, ["vllm"]),
 }
-BY_NAME_ONLY = ("fits", "suites")
+BY_NAME_ONLY = ("fits", "suites", "vllm")
 chosen = sys.argv[2:] or [name for name in PARTS if name not in BY_NAME_ONLY]
 if unknown := [name for name in chosen if name not in PARTS]:
     print(f"gpu-check: unknown part '{unknown[0]}': must be one of {', '.join(PARTS)}", file=sys.stderr)

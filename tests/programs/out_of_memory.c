@@ -39,22 +39,6 @@ static void fragments(int unused) {
     MUST(ask(&other, 10));
 }
 
-/* 8 segments of 100 MiB, each once a block; then as PyTorch places them blocks of 40 and 35 MiB in each. Beside them
-   10 MiB. */
-static void cut(void) {
-    CUdeviceptr at[8], other;
-    for (int n = 0; n < 8; n++) {
-        at[n] = segment(100);
-        block(at[n], 100);
-    }
-    for (int n = 0; n < 8; n++) block(at[n], -100);
-    for (int n = 0; n < 8; n++) {
-        block(at[n], 40);
-        block(at[n] + 40 * MIB, 35);
-    }
-    MUST(ask(&other, 10));
-}
-
 /* 10 mappings of 20 MiB side by side; blocks of 30 and 20 MiB with 60 between them and 90 behind. */
 static void expandable(int unused) {
     (void)unused;

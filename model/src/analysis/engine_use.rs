@@ -12,8 +12,8 @@ use crate::symbols::{Frame, Language};
 
 const KV_CACHE: &str = "KV cache";
 
-/// The engine, by the functions that hold memory at the peak or at the end.
-fn engine_of(frames: &[Frame]) -> Option<&'static str> {
+/// The engine, by functions that ask for memory.
+pub(in crate::analysis) fn engine_of(frames: &[Frame]) -> Option<&'static str> {
     let has = |folder: &str| {
         frames.iter().any(|it| it.language == Language::Python && it.file.contains(folder))
     };

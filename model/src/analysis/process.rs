@@ -308,6 +308,7 @@ impl Process {
         for failure in &mut self.failures {
             failure.find_remedy(trace, &self.definitions);
             self.leaks.iter().for_each(|leaks| failure.find_leak(leaks));
+            failure.option = oom::program_option(failure, &self.header, &self.definitions);
         }
     }
 

@@ -11,7 +11,7 @@ use vramtrace_reader::units::{clean, count, limit, shorten, size};
 
 use super::opened;
 use super::row::{COLUMNS, CardRow, Column, ProcessRow, that_fit};
-use super::state::{Input, State};
+use super::state::State;
 
 pub const DIM: Style = Style::new().fg(Color::DarkGray);
 pub const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -192,23 +192,18 @@ fn processes(frame: &mut Frame, state: &State, area: Rect) {
 
 /// The filter, or the keys.
 fn last_line(state: &State) -> Text<'static> {
-    match state.input {
-        Input::Filter => Text::from(vec![
+    if state.is_filtering {
+        return Text::from(vec![
             Span::styled(format!("/{}", state.filter), BOLD),
             Span::styled("   Enter keeps it, Esc clears it", DIM),
-        ]),
-        Input::Keys => {
-            let here = match state.opened {
-                None => [("up, down", "choose"), ("Enter", "open"), ("/", "filter")],
-                Some(_) => [("up, down", "scroll"), ("Esc", "back"), ("/", "filter")],
-            };
-            let keys = [("q", "quit")].into_iter().chain(here);
-            let words = keys.flat_map(|(key, what)| {
-                [Span::styled(key, BOLD), Span::styled(format!(" {what}  "), DIM)]
-            });
-            Text::from(words.collect::<Vec<_>>())
-        }
+        ]);
     }
+    let here = match state.opened {
+        None => [("q", "quit"), ("up, down", "choose"), ("Enter", "open"), ("/", "filter")],
+        Some(_) => [("q", "quit"), ("up, down", "scroll"), ("Esc", "back"), ("/", "filter")],
+    };
+    let words = |(key, what)| [Span::styled(key, BOLD), Span::styled(format!(" {what}  "), DIM)];
+    Text::from(here.into_iter().flat_map(words).collect::<Vec<_>>())
 }
 
 /// Lines that a text needs at this width.

@@ -13,14 +13,6 @@ use super::row::{CardRow, ProcessRow};
 /// How many past values of bytes in use are kept.
 const HISTORY: usize = 240;
 
-/// What the keys go to.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Input {
-    #[default]
-    Keys,
-    Filter,
-}
-
 #[derive(Debug, Default)]
 pub struct State {
     pub cards: BTreeMap<[u8; 16], CardRow>,
@@ -38,7 +30,8 @@ pub struct State {
     /// Lines above the first one that is shown.
     pub scrolled: usize,
     pub filter: String,
-    pub input: Input,
+    /// The keys go to the filter.
+    pub is_filtering: bool,
     pub is_left: bool,
 }
 
@@ -125,16 +118,16 @@ impl State {
             self.is_left = true;
             return;
         }
-        match std::mem::take(&mut self.input) {
-            Input::Keys => self.command(key.code),
-            Input::Filter => match key.code {
-                KeyCode::Enter => {}
+        if !std::mem::take(&mut self.is_filtering) {
+            self.command(key.code);
+        } else {
+            self.is_filtering = !matches!(key.code, KeyCode::Enter | KeyCode::Esc);
+            match key.code {
                 KeyCode::Esc => self.filter.clear(),
-                key => {
-                    type_key(&mut self.filter, key);
-                    self.input = Input::Filter;
-                }
-            },
+                KeyCode::Backspace => drop(self.filter.pop()),
+                KeyCode::Char(c) if !c.is_control() => self.filter.push(c),
+                _ => {}
+            }
         }
         self.keep_chosen();
     }
@@ -142,7 +135,7 @@ impl State {
     fn command(&mut self, key: KeyCode) {
         match key {
             KeyCode::Char('q') => self.is_left = true,
-            KeyCode::Char('/') => (self.input, self.opened) = (Input::Filter, None),
+            KeyCode::Char('/') => (self.is_filtering, self.opened) = (true, None),
             KeyCode::Up => self.step(-1),
             KeyCode::Down => self.step(1),
             KeyCode::PageUp => self.step(-10),
@@ -172,13 +165,5 @@ impl State {
         let at = rows.iter().position(|row| Some(row.pid) == self.chosen).unwrap_or(0);
         let next = at.saturating_add_signed(by).min(rows.len().saturating_sub(1));
         self.chosen = rows.get(next).map(|row| row.pid);
-    }
-}
-
-fn type_key(text: &mut String, key: KeyCode) {
-    match key {
-        KeyCode::Backspace => drop(text.pop()),
-        KeyCode::Char(c) if !c.is_control() => text.push(c),
-        _ => {}
     }
 }

@@ -63,7 +63,7 @@ fn completions_and_manual_pages_know_every_command() {
     let scratch = Scratch::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = scratch.text(&format!("completions {shell}"));
-        for word in ["whatif", "fail-on-leak", "docker"] {
+        for word in ["whatif", "fail-on-leak", "perfetto"] {
             assert!(script.contains(word), "{shell}: {word}");
         }
         assert!(!script.contains("__man"), "{shell} offers a hidden command");

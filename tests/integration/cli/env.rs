@@ -4,7 +4,7 @@ use std::process::Command;
 
 use testkit::{Said, Scratch, bin_dir, shim, sim, sim_dir};
 
-const PLACES: [&str; 4] = ["sh", "file", "json", "docker"];
+const PLACES: [&str; 3] = ["sh", "file", "json"];
 
 #[track_caller]
 fn printed(args: &[&str]) -> String {
@@ -44,18 +44,6 @@ fn a_shell_that_evaluates_it_records_and_keeps_what_was_preloaded() {
     assert_eq!(std::fs::read_dir(scratch.0.join("traces")).unwrap().count(), 1);
 }
 
-/// The commands are well-formed: a shell parses them, and the words arrive as they should.
-#[test]
-fn commands_give_each_variable_to_the_program() {
-    let scratch = Scratch::new();
-    for (place, before, after) in [("docker", "docker() { echo \"$@\"; }\n", ""), ("sh", "", "env")]
-    {
-        let text_of = printed(&["--for", place, "--out", "/a b/%p.vtrace"]);
-        let out = scratch.shell(&format!("{before}{text_of}{after}"));
-        assert!(out.contains("/a b/%p.vtrace") && !out.contains('\''), "{place}: {out}");
-    }
-}
-
 #[test]
 fn json_is_json_and_files_are_lines_of_variables() {
     let found: serde_json::Value = serde_json::from_str(&printed(&["--for", "json"])).unwrap();
@@ -67,31 +55,10 @@ fn json_is_json_and_files_are_lines_of_variables() {
     assert!(lines.contains("VRAMTRACE_CAP=0=8GiB,1=50%\n"), "{lines}");
 }
 
-/// The traces are found on the host, under the names that the recorder prints in the container.
-#[test]
-fn a_container_has_the_directory_of_the_traces_at_the_same_path() {
-    for (out, directory, variable) in [
-        ("/scratch/t", "/scratch/t", "VRAMTRACE_OUT=/scratch/t/ "),
-        ("/scratch/t/", "/scratch/t", "VRAMTRACE_OUT=/scratch/t/ "),
-        ("/scratch/t/%p.vtrace", "/scratch/t", "VRAMTRACE_OUT=/scratch/t/%p.vtrace "),
-    ] {
-        let docker = printed(&["--for", "docker", "--out", out]);
-        assert!(docker.contains(&format!("  --volume {directory}:{directory} \\\n")), "{docker}");
-        assert!(docker.contains(&format!("  --env {variable}")), "{docker}");
-        assert!(!docker.contains("$PWD"), "{docker}");
-    }
-    let scratch = Scratch::new();
-    let docker = scratch.text("env --for docker --out traces");
-    let directory = scratch.0.join("traces").display().to_string();
-    assert!(docker.contains(&format!("--volume {directory}:{directory} ")), "{docker}");
-    assert!(printed(&["--for", "docker"]).contains("/vramtrace:"));
-}
-
 #[test]
 fn bad_values_are_refused() {
     for (args, part) in [
         (&["--for", "podman"][..], "possible values"),
-        (&["--for", "docker", "--out", "/t/%h/"], "--out `/t/%h/`: a directory with a %"),
         (&["--cap", "8"], "8GiB"),
         (&["--out", "a\nb"], "line break"),
     ] {

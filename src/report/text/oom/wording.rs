@@ -8,8 +8,8 @@ use vramtrace_format::{Refused, RefusedBy};
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AdvisedChange, AtStep, Elsewhere, Oom, OomCause, PostMortem, Spread, Used, UsedPart,
-    UsedSum,
+    Advice, AdvisedChange, AtStep, CacheAtOom, Elsewhere, Oom, OomCause, PostMortem, Spread, Used,
+    UsedPart, UsedSum,
 };
 use crate::analysis::whatif::LARGEST_DEVICE;
 use crate::facts::ProcessId;
@@ -85,7 +85,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         OomCause::BadCap => return "the setting is wrong, not the program".to_string(),
         OomCause::Fragmentation => {
             let pinned = several(one.cache.segments_pinned, "pinned segment");
-            return figures.in_pieces(&format!("in {pinned}, ")) + &in_private_pools(one);
+            return figures.in_pieces(&format!("in {pinned}, ")) + &elsewhere(&one.cache);
         }
         OomCause::Cap
         | OomCause::Card
@@ -136,23 +136,19 @@ fn in_cache(one: &PostMortem) -> String {
         text +=
             &format!(" (a hole of {} would do, but it is another stream's or pool's)", size(hole));
     }
-    let Elsewhere { waiting_bytes, other_stream_bytes } = cache.elsewhere;
-    let parts =
-        [(waiting_bytes, "waits for another stream"), (other_stream_bytes, "is another stream's")];
-    for (bytes, what) in parts.into_iter().filter(|(bytes, _)| *bytes > 0) {
-        text += &format!("; {} of it {what}", size(bytes));
-    }
-    text + &in_private_pools(one)
+    text + &elsewhere(cache)
 }
 
-fn in_private_pools(one: &PostMortem) -> String {
-    match one.cache.private_bytes {
-        0 => String::new(),
-        bytes => format!(
-            "; {} free in private pools (CUDA graphs, torch.cuda.MemPool), which serve no other request",
-            size(bytes)
-        ),
-    }
+/// Free memory of the cache that could not serve the request.
+fn elsewhere(cache: &CacheAtOom) -> String {
+    let Elsewhere { waiting_bytes, other_stream_bytes } = cache.elsewhere;
+    let parts = [
+        (waiting_bytes, "that waits for another stream"),
+        (other_stream_bytes, "for another stream"),
+        (cache.private_bytes, "in private pools (CUDA graphs, torch.cuda.MemPool)"),
+    ];
+    let parts = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
+    parts.map(|(bytes, what)| format!("; {} free {what}", size(bytes))).collect()
 }
 
 /// Why a pool refused whose size and reserve are not in what was imported.
@@ -219,6 +215,9 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
             "its CUDA graphs or torch.cuda.MemPool deleted before it: {} go back to the driver",
             size(bytes)
         ),
+        AdvisedChange::ProgramOption => {
+            format!("lower {}", advice.conf.as_deref().unwrap_or_default().replace('=', " to "))
+        }
         AdvisedChange::SmallerRequest => {
             format!("a smaller request: up to {} would have been served", size(bytes))
         }

@@ -29,6 +29,8 @@ pub enum AdvisedChange {
     EmptyCache,
     /// Private pools of PyTorch that keep free memory: their CUDA graphs and `torch.cuda.MemPool` objects.
     PrivatePools,
+    /// An option by which the program sizes its memory, in `conf`: a lower value.
+    ProgramOption,
     /// The largest request that would have been served.
     SmallerRequest,
     /// Other processes hold this much of the card.
@@ -40,7 +42,7 @@ pub enum AdvisedChange {
 pub struct Advice {
     #[cfg_attr(feature = "schemas", schemars(with = "String"))]
     pub what: AdvisedChange,
-    /// A PYTORCH_CUDA_ALLOC_CONF.
+    /// A PYTORCH_CUDA_ALLOC_CONF, or an option of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conf: Option<String>,
     pub bytes: Option<u64>,
@@ -90,17 +92,25 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
             ..Advice::of(AdvisedChange::Setting, None)
         });
     }
+    // What takes a part of the card fills a larger one too; llama.cpp's options are sizes.
+    let sizes_itself =
+        one.option.as_ref().is_some_and(|it| it.starts_with("--") || it.starts_with("XLA"));
+    all.extend(one.option.iter().map(|option| Advice {
+        conf: Some(option.clone()),
+        ..Advice::of(AdvisedChange::ProgramOption, None)
+    }));
     let mut add = |what, bytes| all.push(Advice::of(what, bytes));
     let missing = one.room().map(|room| one.oom.size.saturating_sub(room));
     if one.oom.level == Level::Driver && missing.is_some_and(|it| one.cache.releasable_bytes >= it)
     {
         add(AdvisedChange::EmptyCache, Some(one.cache.releasable_bytes));
     }
-    if missing.is_some_and(|it| it > 0 && one.cache.private_bytes >= it) {
+    if !sizes_itself && missing.is_some_and(|it| it > 0 && one.cache.private_bytes >= it) {
         add(AdvisedChange::PrivatePools, Some(one.cache.private_bytes));
     }
     match enough(one) {
         _ if one.own_limit => add(AdvisedChange::MemoryFraction, None),
+        _ if sizes_itself && !one.is_capped() => {}
         // A cap above the memory of the card is no help.
         Some(bytes) if one.card_bytes.is_some_and(|card| one.is_capped() && bytes > card) => {}
         Some(bytes) if bytes > LARGEST_DEVICE => {}
@@ -118,7 +128,7 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     }
     let hole = if one.oom.level == Level::Tensor { one.cache.largest_free_block_bytes } else { 0 };
     let served = one.room().unwrap_or(0).max(hole) / PAGE * PAGE;
-    if served >= NOTABLE && served < one.oom.size {
+    if !sizes_itself && served >= NOTABLE && served < one.oom.size {
         add(AdvisedChange::SmallerRequest, Some(served));
     }
     all

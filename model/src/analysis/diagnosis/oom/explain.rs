@@ -90,6 +90,7 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
     let explained = |((number, _), mut one): (&(usize, Oom), PostMortem)| {
         one.find_remedy(trace, definitions);
         leaks.iter().for_each(|leaks| one.find_leak(leaks));
+        one.option = super::program_option(&one, trace.header(), definitions);
         let step = steps.as_ref().and_then(|steps| AtStep::of(steps, &one.oom));
         Explained { step, number: *number, ..named(trace.header(), definitions, one, &sizes) }
     };

@@ -14,6 +14,7 @@ mod at_step;
 mod elsewhere;
 mod explain;
 mod list;
+mod program;
 mod remedy;
 mod spread;
 mod sum;
@@ -26,6 +27,7 @@ pub use at_step::AtStep;
 pub use elsewhere::Elsewhere;
 pub use explain::{Explained, OomAnswer, explain};
 pub use list::{LimitFacts, Neighbour, Oom, OomObserver, OomsFound};
+pub use program::option as program_option;
 pub use remedy::Remedy;
 pub use spread::Spread;
 pub use sum::{Used, UsedPart, UsedSum};
@@ -74,6 +76,8 @@ pub struct PostMortem {
     pub remedy: Option<Remedy>,
     /// The leak without which the request would have been served.
     pub leak: Option<Leak>,
+    /// An option of the program, whose lower value leaves more for the request: see [`program::option`].
+    pub option: Option<String>,
 }
 
 /// PyTorch's cache at a failure; allocated and reserved are PyTorch's own figures where the trace has no blocks.
@@ -370,6 +374,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         device,
         remedy: None,
         leak: None,
+        option: None,
     }
 }
 
