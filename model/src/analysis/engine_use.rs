@@ -5,30 +5,11 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, DriverCause};
 
 use super::Process;
-use super::engines::names_holder;
+use super::engines::engine_of;
 use super::roles::Role;
 use crate::replay::{DeviceState, held_by_others};
-use crate::symbols::{Frame, Language};
 
 const KV_CACHE: &str = "KV cache";
-
-/// The engine, by functions that ask for memory.
-pub(in crate::analysis) fn engine_of(frames: &[Frame]) -> Option<&'static str> {
-    let has = |folder: &str| {
-        frames.iter().any(|it| it.language == Language::Python && it.file.contains(folder))
-    };
-    let of_llama = |frame: &Frame| {
-        let begins = ["llama_", "ggml_"].iter().any(|begin| frame.function.starts_with(begin));
-        begins && names_holder(frame)
-    };
-    // SGLang imports parts of vLLM.
-    match () {
-        () if has("/sglang/") => Some("SGLang"),
-        () if has("/vllm/") => Some("vLLM"),
-        () if frames.iter().any(of_llama) => Some("llama.cpp"),
-        () => None,
-    }
-}
 
 /// What one device gave to an engine.
 #[derive(Clone, Debug, PartialEq, Serialize)]

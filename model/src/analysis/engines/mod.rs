@@ -61,6 +61,24 @@ pub(in crate::analysis) fn names_holder(frame: &Frame) -> bool {
     purpose(frame).is_some_and(|purpose| purpose.names_holder)
 }
 
+/// The engine, by functions that ask for memory.
+pub(in crate::analysis) fn engine_of(frames: &[Frame]) -> Option<&'static str> {
+    let has = |folder: &str| {
+        frames.iter().any(|it| it.language == Language::Python && it.file.contains(folder))
+    };
+    let of_llama = |frame: &Frame| {
+        let begins = ["llama_", "ggml_"].iter().any(|begin| frame.function.starts_with(begin));
+        begins && names_holder(frame)
+    };
+    // SGLang imports parts of vLLM.
+    match () {
+        () if has("/sglang/") => Some("SGLang"),
+        () if has("/vllm/") => Some("vLLM"),
+        () if frames.iter().any(of_llama) => Some("llama.cpp"),
+        () => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

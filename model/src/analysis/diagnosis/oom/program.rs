@@ -4,8 +4,7 @@ use vramtrace_format::Header;
 
 use super::PostMortem;
 use crate::analysis::StackClassifier;
-use crate::analysis::engine_use::engine_of;
-use crate::analysis::engines::{Role, purpose};
+use crate::analysis::engines::{Role, engine_of, purpose};
 use crate::symbols::{Frame, Symbols};
 use crate::trace::Definitions;
 
