@@ -148,8 +148,7 @@ impl Figures {
         };
         let short = match left {
             _ if self.by.is_some() && self.cause() == OomCause::Unknown => {
-                ", though the card and each known limit had as much: a larger card would not \
-                 help"
+                ", though the card and each known limit had as much: a larger card would not help"
                     .into()
             }
             Some(_) if self.over > 0 => {
