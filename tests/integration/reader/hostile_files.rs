@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use testkit::trace_builder::{MS, TraceBuilder, training};
@@ -115,15 +116,19 @@ fn run_that_finds(scratch: &Scratch, make: impl FnOnce(Option<u64>) + Send, scri
         "printf %s \"$VRAMTRACE_RUN\" > begun && mv begun marker; until [ -e made ]; do sleep 0.01; done; {script}"
     );
     let run = scratch.command(&["run", "--out", "shared/", "--", "sh", "-c", &script]);
+    let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !marker.exists() {
+                assert!(!ended.load(Relaxed), "the command did not begin");
                 std::thread::sleep(Duration::from_millis(10));
             }
             make(Some(run_id(&std::fs::read(&marker).unwrap())));
             std::fs::write(&made, "").unwrap();
         });
-        ends(&run).ok();
+        let said = ends(&run);
+        ended.store(true, Relaxed);
+        said.ok();
     });
     std::fs::remove_file(marker).unwrap();
     std::fs::remove_file(made).unwrap();
