@@ -16,7 +16,7 @@ const BLOCKS_MOST: usize = 4 << 20;
 /// Stacks of the driver's allocations that are kept, largest first: a library may be behind each.
 const STACKS_MOST: usize = 64;
 
-/// Fewer allocations of a stack are no leak (`RISES` in `model/src/analysis/diagnosis/leaks/growth.rs`).
+/// Fewer allocations are no leak (`RISES` in `model/src/analysis/diagnosis/leaks/growth.rs`).
 const MANY: u64 = 8;
 
 /// What one stack holds.
@@ -41,7 +41,7 @@ pub struct Held {
     /// A framework's blocks lie in memory that is mapped, or that other processes share: if expandable segments are
     /// not in force, they cannot be.
     pub fixed_segments: bool,
-    /// A stack keeps so many of the driver's allocations that it may leak.
+    /// So many of the driver's allocations are kept that a line of them may leak.
     pub may_leak: bool,
 }
 
@@ -212,7 +212,9 @@ pub fn look(p: &'static Process, device: DeviceId, most: usize) -> Held {
         }
     }
     let (mut rows, mut left) = (sums.rows(), [STACKS_MOST, most]);
-    let may_leak = rows.iter().any(|row| !row.of_framework && row.count >= MANY);
+    // Of all stacks: a line may have several.
+    let kept = rows.iter().filter(|row| !row.of_framework).map(|row| row.count);
+    let may_leak = kept.sum::<u64>() >= MANY;
     rows.retain(|row| {
         let left = &mut left[usize::from(row.of_framework)];
         let is_kept = *left > 0;
