@@ -175,7 +175,7 @@ impl ProcessMonitor {
                 self.report.signals.extend(signal.map(|signal| (*process, signal)));
                 code.is_none()
             }
-            Err(NotTold) => false,
+            Err(Unsupported) => false,
         });
         for stat in members.iter().take(MOST_HANDLES) {
             let known = self.handles.entry(process(stat));
@@ -237,10 +237,10 @@ fn open(stat: &Stat) -> Option<OwnedFd> {
 }
 
 /// The kernel is older than 6.15.
-struct NotTold;
+struct Unsupported;
 
 /// With which a process ended, as wait(2) has it, once its parent knows it. `None`: it does not yet.
-fn exit_code(handle: &OwnedFd) -> Result<Option<c_int>, NotTold> {
+fn exit_code(handle: &OwnedFd) -> Result<Option<c_int>, Unsupported> {
     const PIDFD_GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as _;
     const PIDFD_INFO_EXIT: u32 = 8;
     let mut info = [0u32; 16];
@@ -248,7 +248,7 @@ fn exit_code(handle: &OwnedFd) -> Result<Option<c_int>, NotTold> {
     // SAFETY: the kernel fills the 64 bytes that the number of the call names.
     match unsafe { libc::ioctl(handle.as_raw_fd(), PIDFD_GET_INFO, info.as_mut_ptr()) } {
         0 => Ok((info[0] & PIDFD_INFO_EXIT != 0).then_some(info[15] as c_int)),
-        _ => Err(NotTold),
+        _ => Err(Unsupported),
     }
 }
 

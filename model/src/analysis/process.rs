@@ -134,7 +134,7 @@ pub struct Ending {
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,
     pub exit_status: Option<i32>,
-    /// How it ended, as the one saw who started it; not in the trace.
+    /// How it ended, by `vramtrace run`; not in the trace.
     pub seen: Option<String>,
     /// Recording stopped before the process did.
     pub stopped: Option<Stop>,

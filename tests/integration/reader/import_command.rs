@@ -145,8 +145,8 @@ fn free_memory_that_serves_nobody_else_is_named() {
     let at = 1u64 << 40;
     for (state, stream, pool, what) in [
         ("active_pending_free", 0, 0, "the same request may pass when repeated"),
-        ("inactive", 0, 1, "6.00 GiB free in private pools"),
-        ("inactive", 7, 0, "6.00 GiB free for another stream"),
+        ("inactive", 0, 1, "6.00 GiB of it in private pools"),
+        ("inactive", 7, 0, "6.00 GiB of it for another stream"),
     ] {
         let segment = |address, gib: u64, stream, pool, state| {
             json!({"device": 0, "address": address, "total_size": gib << 30, "stream": stream,

@@ -8,8 +8,8 @@ use vramtrace_format::{Refused, RefusedBy};
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AdvisedChange, AtStep, CacheAtOom, Elsewhere, Oom, OomCause, PostMortem, Spread, Used,
-    UsedPart, UsedSum,
+    Advice, AdvisedChange, AtStep, CacheAtOom, Oom, OomCause, OtherStreams, PostMortem, Spread,
+    Used, UsedPart, UsedSum,
 };
 use crate::analysis::whatif::LARGEST_DEVICE;
 use crate::facts::ProcessId;
@@ -85,7 +85,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
         OomCause::BadCap => return "the setting is wrong, not the program".to_string(),
         OomCause::Fragmentation => {
             let pinned = several(one.cache.segments_pinned, "pinned segment");
-            return figures.in_pieces(&format!("in {pinned}, ")) + &elsewhere(&one.cache);
+            return figures.in_pieces(&format!("in {pinned}, ")) + &unavailable(&one.cache, "more");
         }
         OomCause::Cap
         | OomCause::Card
@@ -109,7 +109,7 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     }
     let cache = &one.cache;
     if one.may_pass_again() {
-        let waiting = size(cache.elsewhere.waiting_bytes);
+        let waiting = size(cache.streams.waiting_bytes);
         return format!(
             "asked {asked} while {waiting} of freed blocks only waited for another stream: the same request may pass when repeated"
         );
@@ -136,19 +136,19 @@ fn in_cache(one: &PostMortem) -> String {
         text +=
             &format!(" (a hole of {} would do, but it is another stream's or pool's)", size(hole));
     }
-    text + &elsewhere(cache)
+    text + &unavailable(cache, "of it")
 }
 
-/// Free memory of the cache that could not serve the request.
-fn elsewhere(cache: &CacheAtOom) -> String {
-    let Elsewhere { waiting_bytes, other_stream_bytes } = cache.elsewhere;
+/// Free memory of the cache that could not serve the request; `of`: whether the figure before has it.
+fn unavailable(cache: &CacheAtOom, of: &str) -> String {
+    let OtherStreams { waiting_bytes, other_stream_bytes } = cache.streams;
     let parts = [
-        (waiting_bytes, "that waits for another stream"),
+        (waiting_bytes, "waiting for another stream"),
         (other_stream_bytes, "for another stream"),
         (cache.private_bytes, "in private pools (CUDA graphs, torch.cuda.MemPool)"),
     ];
     let parts = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
-    parts.map(|(bytes, what)| format!("; {} free {what}", size(bytes))).collect()
+    parts.map(|(bytes, what)| format!("; {} {of} {what}", size(bytes))).collect()
 }
 
 /// Why a pool refused whose size and reserve are not in what was imported.
@@ -212,7 +212,7 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
             format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(bytes))
         }
         AdvisedChange::PrivatePools => format!(
-            "its CUDA graphs or torch.cuda.MemPool deleted before it: {} go back to the driver",
+            "the CUDA graphs or torch.cuda.MemPool deleted first: {} go back to the driver",
             size(bytes)
         ),
         AdvisedChange::ProgramOption => {

@@ -79,7 +79,7 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
         return Vec::new();
     }
     if one.may_pass_again() {
-        return vec![Advice::of(AdvisedChange::Repeat, Some(one.cache.elsewhere.waiting_bytes))];
+        return vec![Advice::of(AdvisedChange::Repeat, Some(one.cache.streams.waiting_bytes))];
     }
     let mut all = Vec::new();
     if let Some(remedy) = &one.remedy

@@ -11,9 +11,9 @@
 
 mod advice;
 mod at_step;
-mod elsewhere;
 mod explain;
 mod list;
+mod other_streams;
 mod program;
 mod remedy;
 mod spread;
@@ -24,9 +24,9 @@ mod tests;
 
 pub use advice::{Advice, AdvisedChange, advice};
 pub use at_step::AtStep;
-pub use elsewhere::Elsewhere;
 pub use explain::{Explained, OomAnswer, explain};
 pub use list::{LimitFacts, Neighbour, Oom, OomObserver, OomsFound};
+pub use other_streams::OtherStreams;
 pub use program::option as program_option;
 pub use remedy::Remedy;
 pub use spread::Spread;
@@ -103,7 +103,7 @@ pub struct CacheAtOom {
     /// With a block and free bytes.
     pub segments_pinned: u64,
     #[serde(flatten)]
-    pub elsewhere: Elsewhere,
+    pub streams: OtherStreams,
 }
 
 /// Maximum number of blocks that are replayed for a remedy: with more, the answer would take too long.
@@ -181,7 +181,7 @@ impl PostMortem {
 
     /// The request may be served when it is repeated: what waits for other streams would do.
     pub fn may_pass_again(&self) -> bool {
-        let waiting = self.cache.elsewhere.waiting_bytes;
+        let waiting = self.cache.streams.waiting_bytes;
         waiting > 0 && waiting.saturating_add(self.room().unwrap_or(0)) >= self.oom.size
     }
 
@@ -317,11 +317,11 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let of_request = |found: &PostMortemEvent| {
         found.size == oom.size && (found.evidence == OomEvidence::FrameworkGaveUp) == of_cache
     };
-    let (elsewhere, rest, largest_hole) = match imported && of_cache {
-        true => Elsewhere::of(state, definitions, &oom, usable),
+    let (streams, rest, largest_hole) = match imported && of_cache {
+        true => OtherStreams::of(state, definitions, &oom, usable),
         false => {
             let largest_hole = usable.map(|segment| segment.largest_hole()).max().unwrap_or(0);
-            (Elsewhere::default(), free.saturating_sub(private), largest_hole)
+            (OtherStreams::default(), free.saturating_sub(private), largest_hole)
         }
     };
     let spread = (imported && !of_cache).then(|| Spread::of(state, oom.device, oom.size));
@@ -348,7 +348,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         unusable_bytes: None,
         segments: here.len() as u64,
         segments_pinned: pinned().filter(|it| it.free() > 0 && !is_private(it)).count() as u64,
-        elsewhere,
+        streams,
     };
     let card = definitions.device(oom.device);
     let other_call = oom.refusal.filter(|at| at.refused.by == RefusedBy::Driver).and_then(|at| {

@@ -45,6 +45,7 @@ pub struct ProcessFigures {
     pub ended_in_order: bool,
     /// `None`: not recorded.
     pub exit_status: Option<i32>,
+    /// How it ended, by `vramtrace run`.
     pub seen: Option<String>,
     /// When the request for memory failed with which the run ended; of several devices the first.
     pub failed_ns: Option<u64>,

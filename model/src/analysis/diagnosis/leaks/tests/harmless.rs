@@ -20,7 +20,11 @@ pub(super) const HARMLESS: &[Scenario] = &[
             }
         }
     }),
-    harmless("two lines load pieces of one size in turns, and no more", |p| {
+    harmless("two lines load pieces of one size in turns, after all frees", |p| {
+        for _ in 0..50 {
+            let scratch = p.alloc(LEAK + 2, MIB);
+            p.free(scratch);
+        }
         for n in 0..200 {
             p.alloc(LEAK + n % 2, 200 * MIB);
             p.work(MS);

@@ -14,7 +14,7 @@ use crate::trace::Definitions;
 /// Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schemas", derive(schemars::JsonSchema))]
-pub struct Elsewhere {
+pub struct OtherStreams {
     /// Freed, but another stream still uses it.
     #[serde(skip_serializing_if = "is_zero")]
     pub waiting_bytes: u64,
@@ -23,7 +23,7 @@ pub struct Elsewhere {
     pub other_stream_bytes: u64,
 }
 
-impl Elsewhere {
+impl OtherStreams {
     /// Of the segments of the common pool: with what else was free, and the longest range of it. The trace does not say for
     /// which stream a request was: for none that had a range as long.
     pub(super) fn of<'s>(
@@ -31,11 +31,11 @@ impl Elsewhere {
         definitions: &Definitions,
         oom: &Oom,
         segments: impl Iterator<Item = &'s &'s SegmentAt<'s>>,
-    ) -> (Elsewhere, u64, u64) {
+    ) -> (OtherStreams, u64, u64) {
         let waiting = state.cache.pending.iter().filter(|(_, live)| live.device == oom.device);
         let waiting: BTreeMap<u64, u64> =
             waiting.map(|(address, live)| (*address, live.size)).collect();
-        let mut found = Elsewhere::default();
+        let mut found = OtherStreams::default();
         let mut by_stream: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for segment in segments {
             let usable = segment.holes().flat_map(|(start, bytes)| {
