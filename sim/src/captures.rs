@@ -70,10 +70,6 @@ impl Capture {
         self.add(Work::Run { kind, run: run.into() }).map(|_| ())
     }
 
-    pub(crate) fn add_kernel(&self) -> Done {
-        self.add(Work::Kernel).map(|_| ())
-    }
-
     pub(crate) fn add_host(&self, function: HostFunction, data: usize) -> Done {
         self.add(Work::host(function, data)).map(|_| ())
     }

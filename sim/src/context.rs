@@ -155,3 +155,9 @@ pub(crate) fn set_limit(limit: i32, value: usize) -> Done {
     }
     Ok(())
 }
+
+pub(crate) fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Done {
+    current()?;
+    least.set(0);
+    greatest.put(-5)
+}

@@ -5,6 +5,7 @@
 use crate::abi::*;
 use crate::contexts;
 use crate::error::{Done, Error};
+use crate::graphs::Work;
 use crate::image::{Image, Needs};
 use crate::memory::next_id;
 use crate::streams;
@@ -200,7 +201,7 @@ fn launch_checked(entry: Handle, grid: [u32; 3], block: [u32; 3], stream: Stream
     if needs.heap {
         place.context.need_heap()?;
     }
-    place.capture.map_or(Ok(()), |capture| capture.add_kernel())
+    place.capture.map_or(Ok(()), |capture| capture.add(Work::Kernel).map(drop))
 }
 
 #[allow(clippy::too_many_arguments)]

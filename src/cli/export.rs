@@ -124,7 +124,7 @@ impl Args {
             ("--to", self.to.is_some()),
             ("--at", self.at.is_some()),
             ("--level", self.level.given.is_some()),
-            ("--device", self.device.is_given()),
+            ("--device", self.device.ordinal.is_some()),
             ("--force", self.force),
         ];
         let refused =

@@ -33,7 +33,7 @@ pub struct ProcessArgs {
 pub struct DeviceArgs {
     /// Only this device, by its ordinal as the program saw it
     #[arg(long = "device", value_name = "N")]
-    ordinal: Option<u8>,
+    pub ordinal: Option<u8>,
 }
 
 /// The opened traces, in order of rank, then of start time.
@@ -110,10 +110,6 @@ impl ProcessArgs {
 }
 
 impl DeviceArgs {
-    pub fn is_given(&self) -> bool {
-        self.ordinal.is_some()
-    }
-
     pub fn includes(&self, device: DeviceId) -> bool {
         self.ordinal.is_none_or(|ordinal| device.0 == ordinal)
     }

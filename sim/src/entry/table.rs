@@ -42,6 +42,7 @@ table! {
     call 13000 cuCtxSynchronize_v2(context: Handle) = context::synchronize_v2;
     call 3010 cuCtxGetLimit(out: Out<usize>, limit: i32) = context::get_limit;
     call 3010 cuCtxSetLimit(limit: i32, value: usize) = context::set_limit;
+    call 5050 cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) = context::priority_range;
     // Device memory.
     call 2000 cuMemAlloc() = device_calls::unsupported;
     call 3020 cuMemAlloc_v2(out: Out<Pointer>, size: usize) = heap::alloc;
@@ -105,6 +106,8 @@ table! {
     ptsz 4000 cuMemcpyAsync(to: Pointer, from: Pointer, size: usize, stream: StreamArg) = copy::any_async;
     ptds 3020 cuMemcpyHtoD_v2(to: Pointer, from: In<u8>, size: usize) = copy::host_to_device;
     ptds 3020 cuMemcpyDtoH_v2(to: Out<u8>, from: Pointer, size: usize) = copy::device_to_host;
+    ptsz 3020 cuMemcpyHtoDAsync_v2(to: Pointer, from: Pointer, size: usize, stream: StreamArg) = copy::any_async;
+    ptsz 3020 cuMemcpyDtoHAsync_v2(to: Pointer, from: Pointer, size: usize, stream: StreamArg) = copy::any_async;
     ptds 3020 cuMemsetD8_v2(at: Pointer, value: u8, count: usize) = copy::fill8;
     ptds 3020 cuMemsetD32_v2(at: Pointer, value: u32, count: usize) = copy::fill32;
     ptsz 3020 cuMemsetD8Async(at: Pointer, value: u8, count: usize, stream: StreamArg) = copy::fill8_async;

@@ -112,7 +112,8 @@ fn live(
     let mut looked = Instant::now();
     while !state.is_left {
         if reader.as_ref().map(|reader| reader.pid) != state.opened {
-            let trace = state.opened.and_then(|pid| Some((pid, state.trace_of(pid)?)));
+            let trace =
+                state.opened.and_then(|pid| Some((pid, state.row_of(pid)?.trace()?.into())));
             reader = trace.map(|(pid, trace)| LineReader::of(pid, trace));
         }
         if let Some(reader) = &reader {

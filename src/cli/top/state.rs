@@ -1,7 +1,6 @@
 //! The state of `top`: what was seen last, what the user chose, and what each key changes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rustc_hash::FxHashMap;
@@ -99,10 +98,6 @@ impl State {
 
     pub fn row_of(&self, pid: u32) -> Option<&ProcessRow> {
         self.rows.iter().find(|row| row.pid == pid)
-    }
-
-    pub fn trace_of(&self, pid: u32) -> Option<PathBuf> {
-        self.row_of(pid)?.trace().map(PathBuf::from)
     }
 
     /// Chooses the first row if the chosen one is not listed.
