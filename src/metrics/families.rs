@@ -98,8 +98,8 @@ families! {
         "Time since NVML answered; absent if it never did";
     PageProblems: "vramtrace_page_problems", Sum, "",
         "Live pages that could not be read";
-    Folded: "vramtrace_processes_folded", Sum, "",
-        "Processes that are in the series with the labels other, because of the limit of series";
+    LeftOut: "vramtrace_processes_left_out", Sum, "",
+        "Processes without series, because of the limit of series: those that use least memory";
     PassCpu: "vramtrace_pass_cpu_seconds_total", Sum, "",
         "CPU time of the passes over traces";
 }

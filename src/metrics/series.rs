@@ -1,7 +1,7 @@
 //! Series: a metric, its labels and its value; by the labels of their processes, bounded, as text.
 //!
 //! Of several processes with the same labels, one that ends leaves what it had counted for as long as the others live:
-//! counters do not fall. What is over a bound is summed as `other` or `all`, so that sums stay right.
+//! counters do not fall.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,13 +15,8 @@ use crate::live_processes::process::ProcessKey;
 
 /// Bytes of a label's value. Values come from pages and /proc, and may be anything: they are cut and cleaned.
 const LABEL_BYTES: usize = 64;
-/// Maximum number of series of a group of processes with the same labels, and of the node.
-const MAX_SERIES_OF_GROUP: usize = 40;
-pub const MAX_SERIES_OF_NODE: usize = 2000;
-
-/// What stands for several values of a label.
-pub const OTHER: &str = "other";
-const ALL_DEVICES: &str = "all";
+/// Maximum number of series of all processes: any user's processes may have any labels.
+const MAX_SERIES: usize = 10_000;
 
 /// The names of the labels that a process has.
 const LABELS: [&str; 5] = ["job", "rank", "pod", "container", "executable"];
@@ -67,14 +62,6 @@ struct SeriesName {
     label: String,
 }
 
-impl SeriesName {
-    fn over_devices(&mut self) {
-        if !self.device.is_empty() {
-            self.device = ALL_DEVICES.into();
-        }
-    }
-}
-
 /// The series of one group, or of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series(BTreeMap<SeriesName, f64>);
@@ -103,64 +90,21 @@ impl Series {
     fn total(&self, family: Family) -> f64 {
         self.0.iter().filter(|(name, _)| name.family == family).map(|(_, value)| value).sum()
     }
-
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// With at most [`MAX_SERIES_OF_GROUP`] series: first only used memory names devices, then libraries and roles have no
-    /// names, then nothing names devices.
-    fn bounded(self) -> Series {
-        let steps: [fn(&mut SeriesName); 3] = [
-            |name| match name.family {
-                Family::Used => {}
-                _ => name.over_devices(),
-            },
-            |name| match name.family {
-                Family::Library | Family::Role => name.label = OTHER.into(),
-                _ => {}
-            },
-            SeriesName::over_devices,
-        ];
-        steps.into_iter().fold(self, |series, fold| {
-            if series.len() <= MAX_SERIES_OF_GROUP {
-                return series;
-            }
-            let mut folded = Series::default();
-            folded.merge(series.0.into_iter().map(|(mut name, value)| {
-                fold(&mut name);
-                (name, value)
-            }));
-            folded
-        })
-    }
 }
 
-/// All groups with at most so many series together: those that use least are one group. Returns how many processes are
-/// in it.
-pub fn bounded(groups: BTreeMap<Labels, Series>, most: usize) -> (BTreeMap<Labels, Series>, f64) {
-    let mut groups: Vec<_> =
-        groups.into_iter().map(|(of, series)| (of, series.bounded())).collect();
-    if groups.iter().map(|(_, series)| series.len()).sum::<usize>() <= most {
-        return (groups.into_iter().collect(), 0.0);
-    }
+/// The groups that use most, with at most [`MAX_SERIES`] series together, and how many processes the others have.
+pub fn largest(groups: BTreeMap<Labels, Series>) -> (BTreeMap<Labels, Series>, f64) {
+    let mut groups: Vec<_> = groups.into_iter().collect();
     let used = |(_, series): &(Labels, Series)| series.total(Family::Used);
-    // Those of the same use stay in the order of their labels.
     groups.sort_by(|a, b| used(b).total_cmp(&used(a)));
-    let room = most.saturating_sub(MAX_SERIES_OF_GROUP);
-    let (mut kept, mut rest, mut count) = (BTreeMap::new(), Series::default(), 0);
-    for (group, series) in groups {
-        count += series.len();
-        // From the first that has no room on: a smaller one does not go before it.
-        if count <= room { drop(kept.insert(group, series)) } else { rest.merge(series.0) }
-    }
-    let folded = rest.total(Family::Processes);
-    // A process may have these labels.
-    let other: &mut Series =
-        kept.entry(Labels([OTHER; LABELS.len()].map(String::from))).or_default();
-    other.merge(rest.0);
-    *other = std::mem::take(other).bounded();
-    (kept, folded)
+    let mut count = 0;
+    let has_room = |(_, series): &&(Labels, Series)| {
+        count += series.0.len();
+        count <= MAX_SERIES
+    };
+    let rest = groups.split_off(groups.iter().take_while(has_room).count());
+    let left_out = rest.iter().map(|(_, series)| series.total(Family::Processes)).sum();
+    (groups.into_iter().collect(), left_out)
 }
 
 /// Counters of processes, from one look to the next.
@@ -310,74 +254,18 @@ mod tests {
         assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 3);
     }
 
-    fn process(devices: usize, labels: usize, size: f64) -> Series {
-        let mut series = Series::default();
-        series.put(Family::Processes, "", "", 1.0);
-        for device in 0..devices {
-            let name = format!("GPU-{device}");
-            for family in Family::ALL.iter().filter(|family| **family <= Family::IdleKnown) {
-                // The values of some labels are few.
-                let count = match family {
-                    Family::Library | Family::Role => labels,
-                    Family::OutOfMemory => labels.min(8),
-                    Family::Leaks | Family::CapNotInForce => labels.min(3),
-                    Family::Refusals => labels.min(2),
-                    _ => 1,
-                };
-                for label in 0..count {
-                    let value = size * (1.0 + device as f64 + label as f64);
-                    let has_label = !family.about().label.is_empty();
-                    let label = if has_label { format!("label {label}") } else { String::new() };
-                    series.put(*family, &name, &label, value);
-                }
-            }
-        }
-        series
-    }
-
     #[test]
-    fn one_process_has_at_most_40_series_and_its_sums_stay() {
-        for (devices, labels) in [(1, 1), (1, 4), (1, 64), (2, 3), (8, 1), (8, 14), (16, 64)] {
-            let series = process(devices, labels, 1.0);
-            let bounded = series.clone().bounded();
-            let count = bounded.len();
-            assert!(count <= MAX_SERIES_OF_GROUP, "{devices} devices, {labels} labels: {count}");
-            for family in
-                [Family::Used, Family::Cap, Family::Library, Family::Role, Family::Refusals]
-            {
-                assert_eq!(bounded.total(family), series.total(family), "{family:?}");
-            }
-            if devices <= 8 && labels <= 4 {
-                let of_devices = bounded.0.keys().filter(|name| name.family == Family::Used);
-                assert_eq!(of_devices.count(), devices);
-            }
-        }
-        let few = process(1, 1, 1.0);
-        assert_eq!(few.clone().bounded(), few);
-    }
-
-    #[test]
-    fn a_node_has_at_most_2000_series_and_the_largest_processes_keep_theirs() {
+    fn the_processes_that_use_most_have_their_series() {
         let group =
             |n: usize| Labels::of(&LiveOwner { job: n.to_string(), ..LiveOwner::default() }, None);
-        let all: BTreeMap<Labels, Series> =
-            (0..300).map(|n| (group(n), process(1, 2, n as f64))).collect();
-        let used = |groups: &BTreeMap<Labels, Series>| -> f64 {
-            groups.values().map(|series| series.total(Family::Used)).sum()
+        let process = |n: usize| {
+            let mut series = Series::default();
+            series.put(Family::Processes, "", "", 1.0);
+            (0..9).for_each(|device| series.put(Family::Used, &device.to_string(), "", n as f64));
+            (group(n), series)
         };
-        let (some, folded) = bounded(all.clone(), MAX_SERIES_OF_NODE);
-        let count: usize = some.values().map(Series::len).sum();
-        assert!(
-            count <= MAX_SERIES_OF_NODE && count > MAX_SERIES_OF_NODE - 3 * MAX_SERIES_OF_GROUP,
-            "{count}"
-        );
-        assert_eq!(used(&some), used(&all));
-        assert!(some.contains_key(&group(299)) && !some.contains_key(&group(0)));
-        assert_eq!(folded as usize, 300 - (some.len() - 1));
-        let other = Labels([OTHER; LABELS.len()].map(String::from));
-        assert_eq!(some[&other].total(Family::Processes), folded);
-        let few: BTreeMap<Labels, Series> =
-            (0..3).map(|n| (group(n), process(1, 1, 1.0))).collect();
-        assert_eq!(bounded(few.clone(), MAX_SERIES_OF_NODE), (few, 0.0));
+        let (some, left_out) = largest((0..1200).map(process).collect());
+        assert_eq!((some.len(), left_out), (1000, 200.0));
+        assert!(some.contains_key(&group(200)) && !some.contains_key(&group(199)));
     }
 }

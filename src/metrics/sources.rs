@@ -14,7 +14,7 @@ use vramtrace_reader::analysis::roles::Role;
 use super::cards::{self, NvmlAnswer};
 use super::families::Family;
 use super::passes::{Passes, ProcessDetails};
-use super::series::{self, Counters, Labels, MAX_SERIES_OF_NODE, OTHER, Series};
+use super::series::{self, Counters, Labels, Series};
 use crate::live_processes::background::Background;
 use crate::live_processes::owner;
 use crate::live_processes::places::PageLocations;
@@ -78,9 +78,8 @@ impl Sources {
             let failures = failures.get(cause.name()).copied().unwrap_or(0);
             node.put(Family::NodeOutOfMemory, "", cause.name(), failures as f64);
         }
-        let room = MAX_SERIES_OF_NODE.saturating_sub(node.len() + 1);
-        let (groups, folded) = series::bounded(counters.grouped(all), room);
-        node.put(Family::Folded, "", "", folded);
+        let (groups, left_out) = series::largest(counters.grouped(all));
+        node.put(Family::LeftOut, "", "", left_out);
         series::encode(&groups, &node)
     }
 }
@@ -142,7 +141,7 @@ fn by_library(process: &LiveProcess, device: &LiveDevice, name: &str, series: &m
         series.put(Family::Library, name, &series::label(library), bytes as f64);
     }
     if device.live > known {
-        series.put(Family::Library, name, OTHER, (device.live - known) as f64);
+        series.put(Family::Library, name, "other", (device.live - known) as f64);
     }
 }
 

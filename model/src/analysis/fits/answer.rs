@@ -9,6 +9,7 @@ use super::law::{Bound, LawKind};
 use super::margins::Margin;
 use super::recording::Recording;
 use super::scaling::{Scaling, Share};
+use super::stacks::Kind;
 use super::varied::{Axis, Number, Values};
 use super::{LARGEST_BATCH, NotComparable};
 use crate::allocator::{Conf, ReplayOutcome};
@@ -374,8 +375,9 @@ fn unused(outcome: &ReplayOutcome, conf: &Conf) -> u64 {
 /// Whether all requests at these values are served. For a bound of the interval the capacity is less or more by the margin.
 fn served(scaling: &Scaling, at: Values, bound: Bound, conf: &Conf, capacity: u64) -> bool {
     let margin = reserved_margin(scaling, at);
-    // Where cuDNN is refused a workspace it takes another one, and the places of later blocks are not known.
-    let places_known = !scaling.has_workspaces();
+    // Where cuDNN is refused a workspace it takes another one, and the places of later blocks are not known, nor are they in
+    // compiled code.
+    let places_known = ![Kind::Workspace, Kind::Compiled].into_iter().any(|kind| scaling.has(kind));
     let capacity = match bound {
         Bound::High if !places_known => {
             let unused = unused(&scaling.replay(at, Bound::Expected, conf), conf);
@@ -429,7 +431,13 @@ fn answers(
 
 /// The largest value whose requests are served; 0: none. The search takes it that a smaller value needs less.
 fn largest(scaling: &Scaling, line: SearchLine, bound: Bound, conf: &Conf, capacity: u64) -> u64 {
-    let served = |value| served(scaling, line.at(value), bound, conf, capacity);
+    let at = |value, bound| served(scaling, line.at(value), bound, conf, capacity);
+    // Compiled code may have other blocks at any value, in places that leave more unused: then larger values are to fit.
+    let is_unsure = bound == Bound::High && scaling.has(Kind::Compiled);
+    let served = |value| {
+        let larger = [1, 2, value / 12].into_iter().filter(|_| is_unsure);
+        at(value, bound) && larger.map(|more| value + more).all(|value| at(value, Bound::Expected))
+    };
     let (mut fits, mut fails) = (0, scaling.base_values().of(line.searched));
     while served(fails) {
         fits = fails;

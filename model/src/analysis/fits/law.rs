@@ -329,7 +329,8 @@ impl Fits {
         let (first, last) = (*places.first()?, *places.last()?);
         let each = (last.1 - first.1) / (last.0 - first.0);
         let fixed = first.1 - each * first.0;
-        let is_line = distinct > 1 && each > 0.0 && fixed >= 0.0;
+        // The last row of a padded tensor has no padding: its fixed part is negative by less than a block.
+        let is_line = distinct > 1 && each > 0.0 && fixed > -(MIN_BLOCK as f64);
         let is_known = is_line && (distinct > 2 || fixed <= FIXED_PART * first.1);
         let near =
             |(x, y): &(f64, f64)| (fixed + each * x - y).abs() <= (SMALL as f64).min(BESIDE * y);

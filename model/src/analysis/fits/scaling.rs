@@ -186,9 +186,9 @@ impl<'r> Scaling<'r> {
         replay(&self.log(at, bound, in_force), conf, capacity)
     }
 
-    /// Whether it has workspaces of convolutions.
-    pub(super) fn has_workspaces(&self) -> bool {
-        self.base.blocks[..self.laws.len()].iter().any(|block| block.kind == Kind::Workspace)
+    /// Whether it has such blocks.
+    pub(super) fn has(&self, kind: Kind) -> bool {
+        self.base.blocks[..self.laws.len()].iter().any(|block| block.kind == kind)
     }
 
     /// The least bytes that the run needs at other values, whatever the places of its blocks, without workspaces of
@@ -272,6 +272,14 @@ fn several_values(points: &[Point]) -> bool {
 
 fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {
     let mut laws = law::laws(points, base.varied.second.is_some());
+    for (law, block) in laws.iter_mut().zip(&base.blocks) {
+        // Compiled code has other blocks at another batch: a pair that no law explains is of two requests.
+        if let Some(Law::Unknown(points)) = law
+            && block.kind == Kind::Compiled
+        {
+            points.retain(|point| point.bytes == block.bytes);
+        }
+    }
     let sites = sites(base, kept);
     let mut of_sites: FxHashMap<(StackKey, u32), usize> = FxHashMap::default();
     for (block, site) in sites.iter().enumerate() {

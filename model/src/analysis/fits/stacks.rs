@@ -49,6 +49,8 @@ pub(super) enum Kind {
     /// The workspace of a convolution by cuDNN. If it is refused, PyTorch tries the next algorithm, down to those that need
     /// little or nothing: the program goes on.
     Workspace,
+    /// Of code that PyTorch's compiler wrote: for another batch it may write other code, which takes other blocks.
+    Compiled,
 }
 
 /// Functions of libtorch_cuda.so that allocate such blocks: aten/src/ATen/native/cuda/Reduce.cuh and
@@ -60,6 +62,9 @@ const FUNCTIONS: [(&str, Kind); 2] =
 pub(super) fn kinds(definitions: &Definitions, symbols: &Symbols) -> FxHashMap<StackId, Kind> {
     let of_frame = |index: u32| {
         let frame = &symbols.frames()[index as usize];
+        if frame.language == Language::Python && is_generated(&frame.file) {
+            return Some((index, Kind::Compiled));
+        }
         let named = |(name, _): &&(&str, Kind)| frame.function.contains(name);
         let native = frame.language == Language::Native;
         Some((index, FUNCTIONS.iter().find(named).filter(|_| native)?.1))

@@ -122,6 +122,36 @@ fn buffers_that_saturate_and_squares_have_an_interval() {
 }
 
 #[test]
+fn compiled_code_may_have_other_blocks_at_any_batch() {
+    let card = Some(Card::of_size(1 << 30));
+    let confs = vec![("default".into(), Conf::default())];
+    let question = Question { at: None, card, in_use: Some(0), values: Vec::new(), confs };
+    let of = |size: fn(u64) -> u64, file: &str| {
+        let runs = [4, 6].map(|batch| {
+            let steps = [batch; 3].map(Values::one);
+            let mut trace = program(&[size]).run(&steps, true, &Conf::default()).trace;
+            trace.code(3, "Net.forward", file, 4);
+            recording_of(&trace, &Batches::Marked).unwrap()
+        });
+        let setting = &answer(&runs, &question).unwrap().settings[0];
+        (replayed(&Scaling::of(&runs).unwrap(), 24, Bound::High), setting.fits, setting.fails)
+    };
+    let compiled = "/tmp/torchinductor_me/ab/cab7.py";
+    let known: fn(u64) -> u64 = |batch| 15 * MIB * batch;
+    assert_eq!(of(known, "/me/net.py"), (384 * MIB, 32, Some(35)));
+    assert_eq!(of(known, compiled), (384 * MIB, 31, Some(69)), "in whatever places");
+    // Two requests, which no law of one explains.
+    let other: fn(u64) -> u64 = |batch| if batch < 6 { 9 * MIB } else { 15 * MIB * batch };
+    assert_eq!(of(other, compiled), (384 * MIB, 31, None), "constant or in proportion");
+    assert!(of(other, "/me/net.py").0 > of(other, compiled).0);
+    // The last row of a padded tensor is not padded.
+    let point = |at, bytes| Point { at: Values::one(at), bytes, least: bytes };
+    let padded = vec![point(4, 205_914_084), point(6, 308_871_140)];
+    let law = law::laws(&[padded], false).remove(0).unwrap();
+    assert_eq!(law.at(Values::one(20), Bound::High), 1_029_570_532);
+}
+
+#[test]
 fn one_batch_gives_an_interval_that_holds_the_truth() {
     let program = Program::default();
     let runs = [recorded(&program, 6)];
