@@ -67,6 +67,6 @@ def section(check):
     named = 100 * (1 - device["in_use_at_peak"]["unattributed_bytes"] / device["peak_bytes"])
     verdict(named >= 99.9, f"{named:.2f} % of {device['peak_bytes'] / GIB:.2f} GiB named; {device['engine_setting_text']}")
     large = start(check, "vllm-large", kv_cache_memory_bytes=200 * GIB).process.wait(240)
-    for name, status, wanted in ("vllm-small", small, "ended by _exit with status 1"), ("vllm-large", large, "out of memory"):
+    for name, status, wanted in ("vllm-small", small, "--gpu-memory-utilization of at most"), ("vllm-large", large, "out of memory"):
         said = check.read(check.LOGS / f"{name}.traces").splitlines()[1].strip()
         verdict(status and wanted in said, f"{name}: status {status}; {said[:150]}")

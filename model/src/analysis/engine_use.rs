@@ -1,11 +1,14 @@
 //! What an inference engine got of a card at its peak, by part. vLLM, SGLang and llama.cpp decide sizes at their start, from
 //! estimates; the parts here are recorded.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use vramtrace_format::{DeviceId, DriverCause};
 
 use super::Process;
 use super::engines::engine_of;
+use super::ranks::ProcessEnd;
 use super::roles::Role;
 use crate::replay::{DeviceState, held_by_others};
 
@@ -25,7 +28,7 @@ pub struct EngineUse {
     pub others_bytes: u64,
     /// Of the limit, at the highest reading. Negative: missing when a request was refused.
     pub unused_bytes: i64,
-    /// What sized vLLM's KV cache. Null: of other engines, or not known.
+    /// What sized vLLM's KV cache, or was too much for a start. Null: of other engines, or not known.
     pub setting: Option<EngineSetting>,
 }
 
@@ -39,6 +42,8 @@ pub struct EngineSetting {
     pub share: f64,
     pub budget_bytes: u64,
     pub kv_cache_bytes: u64,
+    /// Where less than the share was free at its start, which vLLM refuses. Null: it had more, or started.
+    pub too_little_free_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -48,27 +53,50 @@ pub struct EnginePart {
     pub bytes: u64,
 }
 
-fn setting(process: &Process, parts: &[EnginePart], card: u64, took: u64) -> Option<EngineSetting> {
+/// What vLLM takes where nothing is given, or more.
+const LEAST_DEFAULT: f64 = 0.9;
+
+fn setting(
+    process: &Process,
+    device: &DeviceState,
+    parts: &[EnginePart],
+    card: u64,
+) -> Option<EngineSetting> {
     let option = "--gpu-memory-utilization";
-    let cache = parts.iter().find(|part| part.part == KV_CACHE)?;
     let mut words = process.header.command.iter().flat_map(|word| word.split('='));
     let named = words.find(|word| word.replace('_', "-") == option);
     let given: Option<f64> = named.and_then(|_| words.next()?.parse().ok());
-    let took = process.fatal().is_empty().then_some(took as f64 / card as f64);
-    let share = given.or(took)?;
+    let cache = parts.iter().find(|part| part.part == KV_CACHE).map(|part| part.bytes);
+    let took = device.peak.in_use.headline() as f64 / card as f64;
+    let took = Some(took).filter(|_| cache.is_some() && process.fatal().is_empty());
+    let at_start = device.allocations == 0 && process.end() == ProcessEnd::CutOff;
+    let share = given.or(took).or(at_start.then_some(LEAST_DEFAULT))?;
     let budget_bytes = (card as f64 * share) as u64;
-    let (kv_cache_bytes, given) = (cache.bytes, given.is_some());
-    Some(EngineSetting { option, given, share, budget_bytes, kv_cache_bytes })
+    let free = device.peak_sample.and_then(|at| at.sample.driver_free);
+    let too_little_free_bytes = free.filter(|free| at_start && *free < budget_bytes);
+    let kv_cache_bytes = cache.or(too_little_free_bytes.map(|_| 0))?;
+    let given = given.is_some();
+    Some(EngineSetting {
+        option,
+        given,
+        share,
+        budget_bytes,
+        kv_cache_bytes,
+        too_little_free_bytes,
+    })
 }
 
 /// `None`: no engine is known by the stacks of the process, or the roles at its peak were not looked for.
 pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
     let who = process.who.as_ref()?;
-    let roles = who.peak_roles.as_ref()?;
     let engine = engine_of(who.symbols.frames())?;
     let device = process.state.devices.get(&id)?;
     let card = process.definitions.device(id)?.total_bytes;
-    let roles = roles.of_device(id);
+    let roles = match &who.peak_roles {
+        Some(roles) => roles.of_device(id),
+        None if device.allocations == 0 => BTreeMap::new(),
+        None => return None,
+    };
     let of = |role: Role| roles.get(&role).map_or(0, |held| held.bytes);
     let parts = parts(device, &of);
     let refused = process.state.last_refusals.iter().rev().find(|at| at.device == id);
@@ -86,8 +114,7 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
         Some(refused) => free.min(free_at(&refused).saturating_sub(to_signed(refused.size))),
         None => free,
     };
-    let took = device.peak.in_use.headline();
-    let setting = (engine == "vLLM").then(|| setting(process, &parts, card, took)).flatten();
+    let setting = (engine == "vLLM").then(|| setting(process, device, &parts, card)).flatten();
     Some(EngineUse { engine, parts, limit_bytes, others_bytes, unused_bytes, setting })
 }
 

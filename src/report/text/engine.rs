@@ -11,11 +11,17 @@ use crate::units::size;
 /// have the option, what the process took, in its place.
 pub fn setting(process: &Process, id: DeviceId) -> Option<String> {
     let of = engine_use(process, id)?.setting?;
+    let total = process.definitions.device(id)?.total_bytes;
+    let [card, budget, cache] = [total, of.budget_bytes, of.kv_cache_bytes].map(size);
+    let asked = format!("{:.2} x {card} = {budget}", of.share);
+    if let Some(free) = of.too_little_free_bytes {
+        let most = (free as f64 / total as f64 * 100.0).floor() / 100.0;
+        let asked = if of.given { format!(", not {asked}") } else { "".into() };
+        let free = format!("{} of {card} were free at its start{asked}", size(free));
+        return Some(format!("{} of at most {most:.2}: {free}", of.option));
+    }
     let about = if of.given { "" } else { "is not known: it took " };
-    let card = process.definitions.device(id)?.total_bytes;
-    let [card, budget, cache] = [card, of.budget_bytes, of.kv_cache_bytes].map(size);
-    let of_card = format!("{} {about}{:.2} x {card} = {budget}", of.option, of.share);
-    Some(format!("{of_card}, {cache} of it for the KV cache"))
+    Some(format!("{} {about}{asked}, {cache} of it for the KV cache", of.option))
 }
 
 /// Empty for other programs.

@@ -250,15 +250,6 @@ fn the_book_names_every_page() {
     }
 }
 
-#[test]
-fn the_readme_is_short() {
-    let text = std::fs::read_to_string(repository().join("README.md")).unwrap();
-    assert!(text.lines().count() <= 120, "{} lines", text.lines().count());
-    for command in ["./scripts/demo.sh", "./scripts/test.sh"] {
-        assert!(text.contains(command), "{command}");
-    }
-}
-
 /// Text with single spaces: a line of a page is not divided where the command divides it.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -4,7 +4,7 @@ use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder};
 use testkit::{Program, Run, Scratch, Setup, sum};
 use vramtrace_format::physical::{GIB, MIB};
-use vramtrace_format::{Definition, Kind};
+use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, Sample, StackId};
 
 /// The program of docs/problems/llama-cpp.md.
 fn engine(flags: &[&str]) -> Run {
@@ -149,6 +149,37 @@ fn vllm_has_its_library_its_lines_and_its_setting() {
     let device = &scratch.json("report t.vtrace")["processes"][0]["devices"][0];
     assert_eq!(device["engine_setting_text"], text);
     assert_eq!(device["engine"]["setting"]["share"], 0.5, "{device}");
+}
+
+/// It wants its share of the card to be free before it allocates, and leaves by `_exit` with status 1.
+#[test]
+fn vllm_that_does_not_start_has_the_share_that_was_free() {
+    for (command, said) in [
+        ("VLLM::EngineCore", ""),
+        ("vllm --gpu-memory-utilization 0.5", ", not 0.50 x 24.00 GiB = 12.00 GiB"),
+        ("vllm --gpu-memory-utilization 0.2", "nothing"),
+    ] {
+        let mut t = TraceBuilder::new();
+        t.header.command = command.split(' ').map(String::from).collect();
+        t.code(1, "init_device", "/srv/site/vllm/v1/worker/gpu_worker.py", 10);
+        t.stack(1, &[], &[1], &[]);
+        let device = DeviceId(0);
+        let context = ContextId(1);
+        t.event(SECOND, Event::ContextCreated { context, device, stack: StackId(1) });
+        t.event(
+            SECOND,
+            Event::Sample(Sample {
+                device,
+                driver_free: Some(6 * GIB),
+                driver_total: Some(24 * GIB),
+                process_bytes: Some(MIB),
+                context_bytes: MIB,
+            }),
+        );
+        let text = Scratch::with(&t).text("t.vtrace");
+        let setting = "  setting    --gpu-memory-utilization of at most 0.25: 6.00 GiB of 24.00 GiB were free at its start";
+        assert_eq!(text.contains(&format!("{setting}{said}\n")), said != "nothing", "{text}");
+    }
 }
 
 /// All of a run below one line of Python, as XGBoost's `Booster.update`.

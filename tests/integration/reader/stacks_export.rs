@@ -7,7 +7,7 @@ use vramtrace_format::Kind;
 use vramtrace_format::physical::MIB;
 use vramtrace_reader::pprof::Profile;
 
-/// A line a stack, outermost first; what was freed before the end is not in it then; processes are apart.
+/// A line a stack, outermost first; processes are apart.
 #[test]
 fn folded_stacks_and_what_cannot_be_written() {
     let scratch = Scratch::with(&training());
@@ -21,7 +21,6 @@ fn folded_stacks_and_what_cannot_be_written() {
         "folded",
         &[
             "export --format folded t.vtrace -o -",
-            "export --format folded t.vtrace --at end -o -",
             "export --format folded 0.vtrace 1.vtrace -o -",
             "export --format folded bare.vtrace -o -",
             "export --format folded t.vtrace --from 1 -o -",
