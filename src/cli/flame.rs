@@ -15,7 +15,7 @@ use crate::error::Outcome;
     long_about = "Draw a flame graph: each frame as wide as the bytes that are live below it.",
     after_help = "Examples:\n  \
         vramtrace flame -o flame.svg\n  \
-        vramtrace flame train.vtrace --fold -o flame.svg\n  \
+        vramtrace flame train.vtrace -o flame.svg\n  \
         vramtrace flame train.vtrace --at end -o left.svg"
 )]
 pub struct Args {
@@ -24,9 +24,6 @@ pub struct Args {
     /// The SVG to write; `-` is stdout
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Leave out frames that only forward a call: torch.nn's calls of modules, wrappers, importlib
-    #[arg(long)]
-    fold: bool,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
@@ -36,6 +33,5 @@ pub fn run(args: Args) -> Outcome {
     let output = Output::new(&args.output, args.force)?;
     let HeldArgs { processes, device, moment: MomentArgs { at, level } } = args.held;
     let selected = output.open_inputs(&processes)?;
-    let format = StackFormat::Flame { fold: args.fold };
-    export::stacks(selected, format, (at, level.given), &device, &output)
+    export::stacks(selected, StackFormat::Flame, (at, level.given), &device, &output)
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::oom::FailureFacts;
 use super::text::{leaks, stack::place};
-use super::wording::{END_NOT_RECORDED, cut_off, gpu_name, headline};
+use super::wording::{END_NOT_RECORDED, MUCH_PINNED, cut_off, gpu_name, headline};
 use crate::analysis::{Process, Verdict, VerdictKind, with_cause};
 use crate::units::{estimate, seconds, several, size};
 
@@ -67,7 +67,13 @@ impl WordedVerdict {
 /// `failure`: the words about the first request that failed.
 fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
     let (on, at) = (gpu_name(of.device), seconds(of.at_ns));
-    let no_leak = if of.no_leak { "no leak, " } else { "" };
+    let no_leak = match process.leaks.as_ref().map_or(0, |leaks| leaks.host_pinned_bytes) {
+        _ if !of.no_leak => String::new(),
+        ..MUCH_PINNED => "no leak, ".to_string(),
+        pinned => {
+            format!("no leak on the GPU, {} of pinned host memory not judged, ", size(pinned))
+        }
+    };
     let also = failure.as_ref().map_or(String::new(), |handled| format!("; {handled}"));
     match (of.kind, &of.leak) {
         (VerdictKind::OutOfMemory, _) => failure.unwrap_or_default(),

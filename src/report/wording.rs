@@ -103,9 +103,15 @@ pub fn headline_name(of: &InUse) -> &'static str {
     of.in_nvidia_smi().map_or("recorded", |_| "in nvidia-smi")
 }
 
-/// `6.80 GiB in nvidia-smi`; where NVML has no figure of the process, `6.21 GiB recorded`.
+/// Bytes of pinned host memory from which reports name it.
+pub const MUCH_PINNED: u64 = 64 << 20;
+
+/// `6.80 GiB in nvidia-smi`, which does not show managed memory: it is named beside it. Where NVML has no figure of the process,
+/// `6.21 GiB recorded`.
 pub fn headline(of: &InUse) -> String {
-    format!("{} {}", size(of.headline()), headline_name(of))
+    let beside = of.in_nvidia_smi().map_or(0, |_| of.managed);
+    let beside = (beside > 0).then(|| format!(" and {} of managed memory", size(beside)));
+    format!("{} {}{}", size(of.headline()), headline_name(of), beside.unwrap_or_default())
 }
 
 /// `GPU 0`, `unknown device`.

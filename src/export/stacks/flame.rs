@@ -7,8 +7,8 @@ use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::folded::{Lines, add};
 use super::samples::ProcessStacks;
-use crate::analysis::{Layer, Places, StackClassifier};
-use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
+use crate::analysis::{Layer, Places};
+use crate::symbols::{FREE_CACHE_NAME, Frame};
 
 /// Of the libraries that people meet most; light enough for black text, and distinguished by people
 /// who do not see red and green.
@@ -38,19 +38,13 @@ const GREY: [u8; 3] = [205, 205, 205];
 pub(super) fn write(
     processes: &[ProcessStacks],
     title: &str,
-    fold: bool,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut palette = PaletteMap::default();
     let mut bytes = Lines::new();
     for process in processes {
-        let classifier = StackClassifier::new(&process.symbols, &process.header);
         let places = Places::of_trace(&process.header, &process.symbols);
-        let frames = |stack| match stack {
-            FREE_CACHE => process.symbols.indexes(FREE_CACHE).to_vec(),
-            stack => classifier.shown_frames(stack, fold),
-        };
-        add(&mut bytes, process, processes.len() > 1, frames, |name, frame| {
+        add(&mut bytes, process, processes.len() > 1, |name, frame| {
             palette.insert(name, frame.map_or(colour(GREY), |frame| colour_of(&places, frame)));
         });
     }

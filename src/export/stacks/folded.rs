@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use vramtrace_format::StackId;
-
 use super::super::sink::device_name;
 use super::samples::{ProcessStacks, frame_name};
 use crate::analysis::Owner;
@@ -13,8 +11,7 @@ use crate::symbols::Frame;
 pub(super) fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()> {
     let mut lines = Lines::new();
     for process in processes {
-        let frames = |stack| process.symbols.indexes(stack).to_vec();
-        add(&mut lines, process, processes.len() > 1, frames, |_, _| {});
+        add(&mut lines, process, processes.len() > 1, |_, _| {});
     }
     for (line, bytes) in lines {
         writeln!(out, "{line} {bytes}")?;
@@ -25,13 +22,12 @@ pub(super) fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Res
 /// Each different stack once with its bytes, in order of its text.
 pub(super) type Lines = BTreeMap<String, u64>;
 
-/// Adds the stacks of a process. Several processes have a frame each, and so have devices. `frames`: indexes of those
-/// that are shown, innermost first. `named` gets each name, without a frame that of what is none.
+/// Adds the stacks of a process. Several processes have a frame each, and so have devices. `named` gets each name, without a
+/// frame that of what is none.
 pub(super) fn add(
     lines: &mut Lines,
     process: &ProcessStacks,
     several: bool,
-    frames: impl Fn(StackId) -> Vec<u32>,
     mut named: impl FnMut(&str, Option<&Frame>),
 ) {
     for (owner, held) in process.resident() {
@@ -42,8 +38,8 @@ pub(super) fn add(
             line.push(';');
             line.push_str(name);
         };
-        for index in frames(owner.stack).into_iter().rev() {
-            let frame = &process.symbols.frames()[index as usize];
+        for index in process.symbols.indexes(owner.stack).iter().rev() {
+            let frame = &process.symbols.frames()[*index as usize];
             push(&plain(&frame_name(frame)), Some(frame));
         }
         if let Some(cause) = owner.cause {

@@ -20,8 +20,8 @@ pub enum StackFormat {
     Folded,
     /// `go tool pprof`, gzipped.
     Pprof,
-    /// A flame graph to open in a browser. `fold`: without frames that only hand a call on.
-    Flame { fold: bool },
+    /// A flame graph to open in a browser.
+    Flame,
 }
 
 /// Of each trace what its stacks held at a moment; `Peak`: each device at its own. `read`: the
@@ -64,6 +64,6 @@ pub fn write(
     match format {
         StackFormat::Folded => folded::write(processes, out),
         StackFormat::Pprof => pprof::write(processes, out),
-        StackFormat::Flame { fold } => flame::write(processes, title, fold, out),
+        StackFormat::Flame => flame::write(processes, title, out),
     }
 }

@@ -133,6 +133,7 @@ fn warnings(found: &Leaks) -> Vec<String> {
         let resolution = wording::resolution(sampled.finest_ns, sampled.coarsest_ns);
         format!("events up to {until} were erased: up to there one value in {resolution}")
     });
+    let pinned = format!("{} of pinned host memory was not judged", size(found.host_pinned_bytes));
     let begins = found.beginning_lost && sampled.is_none();
     let all = [
         (
@@ -145,6 +146,7 @@ fn warnings(found: &Leaks) -> Vec<String> {
             begins,
             "the file's history begins late: what is older counts as there from the beginning",
         ),
+        (found.host_pinned_bytes >= wording::MUCH_PINNED, &pinned),
         (!found.live_is_known, "events are missing and no checkpoint follows: this may be wrong"),
         (
             found.driver_is_unknown,

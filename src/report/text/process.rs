@@ -59,6 +59,13 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
     if !any {
         out.push_str("\n  no GPU memory was used\n");
     }
+    let host = process.state.host_pinned;
+    if host.peak_bytes >= wording::MUCH_PINNED {
+        let (now, peak) = (size(host.live_bytes), size(host.peak_bytes));
+        let pieces = several(host.live_allocations, "allocation");
+        let text = format!("pinned on the host: {now} in {pieces}, {peak} at its peak");
+        out.push_str(&line(4, PLAIN, &text));
+    }
     out + &holders::problems(process)
 }
 

@@ -14,14 +14,14 @@ fn who_and_from_where() {
     Scratch::with(&training()).prints(
         "holders/training",
         &[
+            "t.vtrace",
             "holders t.vtrace",
             "holders t.vtrace --at end --top 1",
             "holders t.vtrace --at 2.5",
             "holders t.vtrace --full --by stack",
             "holders t.vtrace --json | schema at holders.*.bytes holders.*.count holders.*.stacks",
             "holders t.vtrace --json | holders.0.device holders.0.library holders.0.lead",
-            "holders t.vtrace --json | holders.0.caller",
-            "holders t.vtrace --json | holders.0.frames.0 holders.0.frames.2",
+            "holders t.vtrace --json | holders.0.caller holders.0.frames.2",
             "holders t.vtrace --json --at 1.5 | at",
             "holders t.vtrace --json --by function | holders.*.bytes holders.*.stacks",
             "holders t.vtrace --json --by library | holders.*.bytes holders.*.stacks",

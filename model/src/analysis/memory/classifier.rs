@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 use vramtrace_format::{Header, StackId};
 
-use super::frames::{self, Layer, Places, folds, is_allocator, is_dispatch, is_pool};
+use super::frames::{self, Layer, Places, is_allocator, is_dispatch, is_pool};
 use crate::analysis::{Level, autograd, engines};
 use crate::facts::ProcessId;
 use crate::symbols::{FREE_CACHE, Frame, Language, Symbols};
@@ -203,26 +203,6 @@ impl<'s> StackClassifier<'s> {
             return exact.or(Some(found));
         }
         Some(found)
-    }
-
-    /// The frames that a report shows, innermost first, as indexes into [`Symbols::frames`]. `fold`:
-    /// without those that only pass a call on, but at least one.
-    pub fn shown_frames(&self, stack: StackId, fold: bool) -> Vec<u32> {
-        let all = self.symbols.indexes(stack);
-        if !fold {
-            return all.to_vec();
-        }
-        let frame = |index: &u32| self.at(*index);
-        let python = all.iter().any(|index| frame(index).language == Language::Python);
-        let shows = |index: &&u32| !folds(frame(index), self.layers[**index as usize], python);
-        let mut shown: Vec<u32> = all.iter().filter(shows).copied().collect();
-        // A function that calls itself down a tree of modules.
-        shown.dedup_by_key(|index| (&frame(index).file, &frame(index).function));
-        if shown.is_empty() {
-            let lead = self.key_frames(stack).lead.and_then(|at| all.get(at));
-            shown.extend(lead.or(all.first()));
-        }
-        shown
     }
 
     /// The name of the library that requested the memory. `None`: not known.

@@ -9,7 +9,7 @@
 pub use vramtrace_format::layers::Layer;
 use vramtrace_format::{Header, layers};
 
-use crate::analysis::{autograd, engines};
+use crate::analysis::engines;
 use crate::symbols::{Frame, Language, Symbols};
 
 /// Where a traced program's own files are.
@@ -151,22 +151,6 @@ const WRAPPERS: [&str; 12] = [
 pub fn wraps(frame: &Frame, layer: Layer) -> bool {
     let name = frame.function.rsplit('.').next().unwrap_or_default();
     layer < Layer::Own && WRAPPERS.contains(&name)
-}
-
-/// Whether a report hides this frame. `python`: the frame's stack has Python frames.
-pub(in crate::analysis) fn folds(frame: &Frame, layer: Layer, python: bool) -> bool {
-    match frame.language {
-        Language::Native => match layer {
-            Layer::Plumbing => true,
-            // In a stack without Python, only the backward node names the operation; of an engine, its functions.
-            Layer::Framework => {
-                let node = !python && autograd::node(&frame.function).is_some();
-                !node && !engines::names_holder(frame)
-            }
-            Layer::Package | Layer::Own => false,
-        },
-        Language::Python => layer == Layer::Plumbing || is_dispatch(frame) || wraps(frame, layer),
-    }
 }
 
 #[cfg(test)]
@@ -312,22 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_pass_a_call_on_are_hidden_and_requesters_are_not() {
-        let frame = |language, function: &str, file: &str| Frame::of(language, function, file, "");
-        let python = |function, file| frame(Language::Python, function, file);
-        let module = python("Module._call_impl", "/v/site-packages/torch/nn/modules/module.py");
-        assert!(folds(&module, Framework, true));
-        let linear = python("Linear.forward", "/v/site-packages/torch/nn/modules/linear.py");
-        assert!(!folds(&linear, Framework, true));
+    fn a_wrapper_passes_a_call_on_and_a_function_of_the_program_does_not() {
+        let python = |function, file| Frame::of(Language::Python, function, file, "");
         let wrapper = python("can_return_tuple.<locals>.wrapper", "/v/transformers/generic.py");
-        assert!(folds(&wrapper, Package, true));
-        assert!(!folds(&python("wrapper", "/me/train.py"), Own, true));
-        let import = python("_find_and_load", "<frozen importlib._bootstrap>");
-        assert!(folds(&import, Plumbing, true));
-        let node = "torch::autograd::generated::MmBackward0::apply";
-        assert!(!folds(&frame(Language::Native, node, ""), Framework, false));
-        let engine = "torch::autograd::Engine::thread_main";
-        assert!(folds(&frame(Language::Native, engine, ""), Framework, false));
-        assert!(!folds(&frame(Language::Native, "main", "a.c"), Own, false));
+        assert!(wraps(&wrapper, Package) && !wraps(&python("wrapper", "/me/train.py"), Own));
+        let module = python("Module._call_impl", "/v/site-packages/torch/nn/modules/module.py");
+        assert!(is_dispatch(&module) && !is_dispatch(&wrapper));
     }
 }

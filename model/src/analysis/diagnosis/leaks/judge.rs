@@ -180,6 +180,7 @@ pub(super) fn judge(
         kept: sorted.kept.into_values().map(|(kept, _)| kept).collect(),
         pooled: sorted.pooled.into_values().collect(),
         driver_is_unknown,
+        host_pinned_bytes: state.host_pinned.live_bytes,
         suppressed: sorted.suppressed.into_values().collect(),
         samples_blocks: definitions.samples_blocks(),
         has_stacks: !definitions.stacks().is_empty(),

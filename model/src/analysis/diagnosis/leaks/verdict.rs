@@ -254,6 +254,9 @@ pub struct Leaks {
     /// Executable graphs are kept whose bytes cannot be told: NVML has no figure of the process.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub driver_is_unknown: bool,
+    /// Pinned memory of the host at the end, which is not judged; absent where there is none.
+    #[serde(skip_serializing_if = "facts::is_zero")]
+    pub host_pinned_bytes: u64,
     pub suppressed: Vec<Suppressed>,
     /// Leaks before faint signs, then by verdict, then by bytes.
     #[serde(skip)]
