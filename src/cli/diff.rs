@@ -1,6 +1,6 @@
 //! `vramtrace diff`: what grew from one run to another, or from one moment to another.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use vramtrace_reader::analysis::diff::{DeviceUse, Difference, compare};
 use vramtrace_reader::analysis::{Level, Moment, RolesOf};
@@ -25,13 +25,9 @@ Examples:
   vramtrace diff base.vtrace train.vtrace --tolerance 3%"
 )]
 pub struct Args {
-    /// BEFORE and AFTER; AFTER alone with --against, one with --vs. Traces, runs' directories, snapshots
+    /// BEFORE and AFTER, one with --vs: traces, runs' directories, snapshots
     #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
     traces: Vec<PathBuf>,
-    /// The run before: a trace, a run's directory, or a PyTorch snapshot; of several traces each
-    /// with an option of its own
-    #[arg(long, value_name = "TRACE", conflicts_with = "vs")]
-    against: Vec<PathBuf>,
     /// Exit 1 if memory grew by more than this many percent
     #[arg(long, value_name = "PERCENT", value_parser = tolerance)]
     tolerance: Option<f64>,
@@ -69,22 +65,15 @@ type Side = (Vec<DeviceUse>, String);
 pub fn run(args: Args) -> Outcome {
     let (first, second) = (&args.traces[..1], args.traces.get(1..).unwrap_or_default());
     let at = (args.at, "--at");
-    let (before, after) = match (&args.against[..], second, args.vs) {
-        ([], [], Some(_)) => ((first, at), (first, (args.vs, "--vs"))),
-        ([], [_, ..], None) => ((first, at), (second, at)),
-        (against @ [_, ..], [], _) => ((against, at), (first, at)),
-        ([], [], None) => {
-            return Err(Failure::new(format!(
-                "{}: nothing to compare with: give a second trace, --against TRACE, or --at T1 --vs T2",
-                first[0].display()
-            )));
+    let wrong = |of: &Path, why| Err(Failure::new(format!("{}: {why}", of.display())));
+    let (before, after) = match (second, args.vs) {
+        ([], Some(_)) => ((first, at), (first, (args.vs, "--vs"))),
+        ([_, ..], None) => ((first, at), (second, at)),
+        ([], None) => {
+            let why = "nothing to compare with: give a second trace, or --at T1 --vs T2";
+            return wrong(&first[0], why);
         }
-        (_, [more, ..], _) => {
-            return Err(Failure::new(format!(
-                "{}: only one trace can be given with --against or --vs",
-                more.display()
-            )));
-        }
+        ([more, ..], _) => return wrong(more, "only one trace can be given with --vs"),
     };
     let (before, old) = side(before, args.vs.is_some())?;
     let (after, new) = side(after, args.vs.is_some())?;

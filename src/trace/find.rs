@@ -106,6 +106,12 @@ pub fn load(paths: &[PathBuf]) -> Result<LoadedTraces, TraceError> {
         seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()))
     });
     leave_out_copies(&mut loaded);
+    let host_and_pid = |trace: &Trace| (trace.header().host.clone(), trace.header().pid);
+    let processes: Vec<_> = loaded.traces.iter().map(host_and_pid).collect();
+    for trace in &mut loaded.traces {
+        let here = processes.iter().filter(|(host, _)| *host == trace.header().host);
+        trace.others = here.map(|(_, pid)| *pid).collect();
+    }
     Ok(loaded)
 }
 

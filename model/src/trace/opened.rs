@@ -34,6 +34,8 @@ pub struct Trace {
     damage: Mutex<DamageFound>,
     /// The number of times that its events were decoded from the first one on.
     decodes: AtomicU32,
+    /// The pids of the run's other processes on its host.
+    pub others: Vec<u32>,
 }
 
 /// Damaged parts of a file.
@@ -79,7 +81,7 @@ impl Trace {
     pub fn new(mut opened: Opened) -> Trace {
         let ranges = std::mem::take(&mut opened.damage);
         let damage = Mutex::new(DamageFound { ranges, ..DamageFound::default() });
-        Trace { opened, damage, decodes: AtomicU32::new(0) }
+        Trace { opened, damage, decodes: AtomicU32::new(0), others: Vec::new() }
     }
 
     /// Releases the memory that the mapped pages take in this process. The kernel reads them again when

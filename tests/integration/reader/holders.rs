@@ -24,7 +24,6 @@ fn who_and_from_where() {
             "holders t.vtrace --json | holders.0.caller holders.0.frames.2",
             "holders t.vtrace --json --at 1.5 | at",
             "holders t.vtrace --json --by function | holders.*.bytes holders.*.stacks",
-            "holders t.vtrace --json --by library | holders.*.bytes holders.*.stacks",
             "holders t.vtrace --at noon",
             "holders t.vtrace --level driver --top 1",
             "holders t.vtrace --level tensor",

@@ -8,8 +8,8 @@ use vramtrace_format::{Refused, RefusedBy};
 use super::super::sum::on_one_line;
 use crate::analysis::Level;
 use crate::analysis::oom::{
-    Advice, AdvisedChange, AtStep, CacheAtOom, Oom, OomCause, OtherStreams, PostMortem, Spread,
-    Used, UsedPart, UsedSum,
+    Advice, AdvisedChange, AtStep, CacheAtOom, Neighbour, Oom, OomCause, OtherStreams, PostMortem,
+    Spread, Used, UsedPart, UsedSum,
 };
 use crate::analysis::whatif::LARGEST_DEVICE;
 use crate::facts::ProcessId;
@@ -70,8 +70,16 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
     let Some(free) = one.card_free().filter(|_| by != Some(RefusedBy::BadCap)) else {
         return limit;
     };
-    let others = one.oom.neighbours.iter().map(|other| (other.pid, other.bytes));
-    limit + &oom::card_had(free, one.oom.size, by, others)
+    let (run, others): (Vec<&Neighbour>, Vec<_>) =
+        one.oom.neighbours.iter().partition(|it| it.of_run);
+    let others = others.into_iter().map(|other| (other.pid, other.bytes));
+    let bytes = run.iter().filter_map(|it| it.bytes).fold(0, u64::saturating_add);
+    let run = match run.len() {
+        0 => String::new(),
+        1 => format!("; another process of this run {}", size(bytes)),
+        count => format!("; {count} other processes of this run {}", size(bytes)),
+    };
+    limit + &oom::card_had(free, one.oom.size, by, others) + &run
 }
 
 /// Why the request did not fit.

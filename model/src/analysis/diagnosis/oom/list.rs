@@ -90,6 +90,8 @@ pub struct Neighbour {
     pub pid: u32,
     /// Null: NVML did not know.
     pub bytes: Option<u64>,
+    /// A recorded process of the same run.
+    pub of_run: bool,
 }
 
 /// The limit by which a request was refused.
@@ -208,7 +210,8 @@ struct Device {
 
 impl OomObserver {
     /// After the last event, which was at `last_ns`.
-    pub fn finish(mut self, last_ns: u64) -> OomsFound {
+    /// `others`: pids of the run.
+    pub fn finish(mut self, last_ns: u64, others: &[u32]) -> OomsFound {
         let waiting: Vec<_> = self.waiting.drain().collect();
         for ((_, device), waiting) in waiting {
             self.ooms.push(refused_for_good(device, waiting));
@@ -230,7 +233,8 @@ impl OomObserver {
         }
         ooms.append(&mut self.handled);
         ooms.sort_by_key(|oom| (oom.time_ns, oom.offset));
-        for listing in self.listings {
+        for mut listing in self.listings {
+            listing.neighbours.iter_mut().for_each(|it| it.of_run = others.contains(&it.pid));
             // The recorder writes it within the burst, or at the end of the process.
             let of = |oom: &&mut Oom| {
                 oom.device == listing.post_mortem.device && oom.first_ns <= listing.time_ns
@@ -380,7 +384,7 @@ impl Observer for OomObserver {
         if let Some(last) =
             self.listings.last_mut().filter(|last| last.post_mortem.device == device)
         {
-            last.neighbours.push(Neighbour { pid, bytes });
+            last.neighbours.push(Neighbour { pid, bytes, of_run: false });
         }
     }
 
