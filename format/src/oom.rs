@@ -27,9 +27,6 @@ numbered_enum! {
     }
 }
 
-/// The name of [`OomCause`] in the public interface.
-pub use OomCause as Cause;
-
 impl OomCause {
     /// The first words of a message about the cause.
     pub fn words(self) -> &'static str {
@@ -133,11 +130,6 @@ impl Figures {
         wanted.saturating_sub(self.free).saturating_sub(left)
     }
 
-    /// Whether the framework's segments had as many free bytes as requested.
-    pub fn is_free_enough(&self) -> bool {
-        self.free >= self.size
-    }
-
     /// `no room: asked 1.19 GiB, 112.64 MiB left of the limit`. `left`: bytes that the limit and the GPU had left. `ever`: the most
     /// that they could ever have left.
     pub fn no_room(&self, left: Option<u64>, ever: u64) -> String {
@@ -172,7 +164,7 @@ impl Figures {
         let found =
             format!("{}: {} free in cache, {holes}", self.cause().words(), Bytes(self.free));
         match self.left {
-            Some(left) if !self.is_free_enough() => {
+            Some(left) if self.free < self.size => {
                 format!("{found}, and {} left; together {asked} would fit", Bytes(left))
             }
             _ => format!("{found}; in one piece {asked} would fit"),
@@ -198,7 +190,11 @@ impl Figures {
         match self.by {
             Some(RefusedBy::BadCap) => OomCause::BadCap,
             _ if self.is_fragmentation() => OomCause::Fragmentation,
-            Some(RefusedBy::Driver) if self.other_call => OomCause::Unknown,
+            // It takes little: a full GPU explains it.
+            Some(RefusedBy::Driver) if self.other_call => match self.left {
+                Some(left) if left < STEP => OomCause::Card,
+                _ => OomCause::Unknown,
+            },
             // The GPU had enough free memory, so another limit applied. A framework asks for more than its caller.
             Some(RefusedBy::Driver) if self.has_left(0) => match self.other {
                 Some(OtherLimit::Mps) => OomCause::Mps,
@@ -374,7 +370,9 @@ mod tests {
         assert_eq!(cause(Some(100), None), OomCause::Card, "nearly full");
         assert_eq!(cause(Some(99), mps), OomCause::Card, "the card had too little");
         assert_eq!(cause(None, mps), OomCause::Card, "what the card had is not known");
-        assert_eq!(Figures { other_call: true, ..refused }.cause(), OomCause::Unknown);
+        let other = |left| Figures { other_call: true, left, ..refused }.cause();
+        assert_eq!([None, Some(STEP)].map(other), [OomCause::Unknown; 2]);
+        assert_eq!(other(Some(STEP - 1)), OomCause::Card);
         let text = Figures { left: Some(100 + STEP), ..refused }.no_room(None, 100);
         assert!(text.starts_with("not known: asked 100 B, though the card"), "{text}");
         let ours = Figures { by: Some(RefusedBy::Cap), ..refused };

@@ -34,9 +34,6 @@ pub struct Args {
     /// How many to list: of a run, or of each process and device
     #[arg(long, value_name = "N", default_value_t = 15)]
     top: usize,
-    /// Every process by itself, also where several have the same holders
-    #[arg(long)]
-    each: bool,
     /// Show every frame
     #[arg(long)]
     full: bool,
@@ -98,7 +95,7 @@ fn text(read: &Reading, all: &[ProcessHolders], args: &Args) -> String {
     let by = args.by.group().unwrap_or_default();
     let how = ListingOptions { by, top: args.top, full: args.full, when: &when };
     // Roles are found for each process alone and cannot be merged.
-    if all.len() > 1 && !args.each && args.by.group().is_some() {
+    if all.len() > 1 && args.by.group().is_some() {
         return out + &of_run(all, how);
     }
     for ProcessHolders { process, who, holders } in all {

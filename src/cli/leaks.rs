@@ -51,9 +51,6 @@ pub struct Args {
     /// How many to list of each process
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
-    /// Every process by itself, also where several have the same leak
-    #[arg(long)]
-    each: bool,
     /// Show every frame
     #[arg(long)]
     full: bool,
@@ -98,12 +95,9 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn text(found: &[Leaks], rules: &Suppressions, args: &Args) -> String {
-    let mut out = match args.each || found.len() == 1 {
-        true => {
-            let each = found.iter().map(|leaks| details(leaks, args.top, args.full));
-            each.collect::<Vec<_>>().join("\n")
-        }
-        false => of_run(found, args.top, args.full),
+    let mut out = match found {
+        [one] => details(one, args.top, args.full),
+        all => of_run(all, args.top, args.full),
     };
     for UnusedRule { line, rule } in rules.unused(found) {
         out.push_str(&format!("\nline {line} of the suppressions matches no leak: {rule}"));

@@ -68,9 +68,20 @@ impl ProcessArgs {
             warnings.iter().for_each(message);
             selected = Selected { traces, chosen };
         }
+        let several = foreign.len() > 1;
+        let mut skipped = Vec::new();
         for path in foreign {
-            selected.traces.extend(imported(&path)?);
+            match imported(&path, several) {
+                Ok(traces) => selected.traces.extend(traces),
+                // A directory has other files too.
+                Err(failure) if !self.traces.contains(&path) => skipped.push(failure),
+                Err(failure) => return Err(failure),
+            }
         }
+        if selected.traces.is_empty() && !skipped.is_empty() {
+            return Err(skipped.remove(0));
+        }
+        skipped.iter().for_each(|failure| message(&format!("{}; it is left out", failure.message)));
         caveats::warn_versions(&selected.traces);
         if !selected.traces.iter().any(|trace| self.is_selected(trace)) {
             return Err(self.no_such_process(&selected.traces));
@@ -204,8 +215,8 @@ fn recordings_in(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Converts the file to a temporary trace of each of its processes. A trace is mapped, so its file can be removed at
-/// once.
-fn imported(path: &Path) -> Result<Vec<Trace>, Failure> {
+/// once. `several`: messages name the file.
+fn imported(path: &Path, several: bool) -> Result<Vec<Trace>, Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::new(format!("{}: cannot be converted to a trace: {error}", path.display()))
     };
@@ -213,7 +224,9 @@ fn imported(path: &Path) -> Result<Vec<Trace>, Failure> {
         let file = files::temporary_file().map_err(|error| failed(&error))?;
         let handle = file.as_file().try_clone().map_err(|error| failed(&error))?;
         import::convert(&history, path, handle).map_err(|error| failed(&error))?;
-        history.caveats.iter().for_each(message);
+        let named = |text: &String| format!("{}: {text}", path.display());
+        let shown = |text| if several { message(&named(text)) } else { message(text) };
+        history.caveats.iter().for_each(shown);
         let trace = trace::open(file.path()).map_err(|error| failed(&error))?;
         Ok(trace.shown_as(path))
     };

@@ -143,11 +143,6 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// Whether it is a block of a framework's cache; else it is driver memory.
-    pub(super) fn is_block(&self) -> bool {
-        self.live.kind == Kind::Block
-    }
-
     /// `modeling.py:212 12.00 MiB`; with the function that allocated it where no stack is known.
     pub(super) fn name(&self) -> String {
         let who = self.who.as_ref().map(|who| who.name()).filter(|name| !name.is_empty());
@@ -156,7 +151,7 @@ impl Slice {
 
     /// Physical bytes; `None` for a block.
     pub(super) fn physical(&self) -> Option<u64> {
-        (!self.is_block()).then(|| self.live.share())
+        (self.live.kind != Kind::Block).then(|| self.live.share())
     }
 }
 

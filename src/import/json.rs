@@ -100,9 +100,13 @@ fn mended(bytes: &[u8]) -> Vec<u8> {
     [&bytes[..whole], &closing].concat()
 }
 
+/// The instant of a request that failed: as `[memory]`, without an address.
+const OUT_OF_MEMORY: &str = "[OutOfMemory]";
+
 fn of_timeline(mut timeline: Timeline) -> Result<History, ImportProblem> {
     let of_cache = |event: &TimelineEvent| {
-        event.name == "[memory]" && event.args.device_type.as_i64() != Some(0)
+        ["[memory]", OUT_OF_MEMORY].contains(&&*event.name)
+            && event.args.device_type.as_i64() != Some(0)
     };
     timeline.events.retain(of_cache);
     timeline.events.sort_by(|a, b| a.ts.total_cmp(&b.ts));
@@ -116,6 +120,12 @@ fn of_timeline(mut timeline: Timeline) -> Result<History, ImportProblem> {
         let bytes = args.bytes.as_i64().filter(|bytes| *bytes != 0);
         let ordinal = args.device.as_u64().and_then(|id| u8::try_from(id).ok());
         let known = (args.address.as_u64(), bytes, ordinal.filter(|ordinal| *ordinal < u8::MAX));
+        let time_ns = ((event.ts - start) * 1e3) as u64;
+        if let (OUT_OF_MEMORY, (_, Some(bytes), Some(ordinal))) = (&*event.name, known) {
+            let (action, size) = (Action::OutOfMemory { free: None }, bytes.unsigned_abs());
+            history.device(ordinal).push(action, 0, size, time_ns, 0);
+            continue;
+        }
         let (Some(address), Some(bytes), Some(ordinal)) = known else { continue };
         if !is_place(address, bytes.unsigned_abs()) {
             continue;
@@ -131,7 +141,6 @@ fn of_timeline(mut timeline: Timeline) -> Result<History, ImportProblem> {
             *stays = stays.saturating_sub(bytes.unsigned_abs());
         }
         let action = if bytes > 0 { Action::Alloc } else { Action::FreeCompleted };
-        let time_ns = ((event.ts - start) * 1e3) as u64;
         history.device(ordinal).push(action, address, bytes.unsigned_abs(), time_ns, 0);
     }
     if history.devices.is_empty() {

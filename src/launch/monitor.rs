@@ -201,7 +201,9 @@ impl ProcessMonitor {
         let cuda = has(&|name| name.starts_with("libcuda.so") || name == SIMULATED);
         let shim = files.contains(&self.library) || has(&|name| name == SHIM);
         self.report.with_shim |= shim;
-        if self.simulated && !self.report.cudart_on_simulated && has(&is_cudart) {
+        let cudart =
+            has(&|name| name.starts_with("libcudart.so") || name.starts_with("libcudart-"));
+        if self.simulated && !self.report.cudart_on_simulated && cudart {
             self.report.cudart_on_simulated = true;
             message(
                 "libcudart is loaded, and it refuses the simulated driver (error 103): PyTorch and \
@@ -267,10 +269,6 @@ fn mapped_files(pid: u32) -> Vec<PathBuf> {
 fn file_name(path: &Path) -> Option<&str> {
     // A replaced file is listed as `PATH (deleted)`.
     Some(path.file_name()?.to_str()?.trim_end_matches(" (deleted)"))
-}
-
-fn is_cudart(name: &str) -> bool {
-    name.starts_with("libcudart.so") || name.starts_with("libcudart-")
 }
 
 /// Whether this may be a forked child that has not called exec yet. Its environment reads as empty, and

@@ -38,7 +38,7 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
             break;
         }
     }
-    ReplayOutcome { failure, ..cache.into_totals() }
+    ReplayOutcome { failure, ..cache.totals().clone() }
 }
 
 /// The lowest sufficient capacity, to 2 MiB or a thousandth. It is found by search, because retries free

@@ -145,6 +145,8 @@ pub struct DeviceState {
     pub graph_used: u64,
     /// Blocks of pools that are in use, by the driver's last answer.
     pub pool_used: u64,
+    /// A pool grew to the peak, for an allocation that follows.
+    pub(super) peak_is_of_pool: bool,
     /// Live contexts, and contexts ever created.
     pub contexts: u32,
     pub contexts_seen: u32,

@@ -22,6 +22,9 @@ impl<O: Observer> Apply<'_, O> {
         sums.pool_used = sums.pool_used.saturating_sub(before.used).saturating_add(used);
         sums.reserve(Kind::Pool, before.reserved, reserved);
         self.notify_device_change(device);
+        let offset = self.at.offset;
+        let device = self.device(device);
+        device.peak_is_of_pool = device.peak.offset == Some(offset);
     }
 
     pub(super) fn graph(&mut self, id: DeviceId, reserved: u64, used: u64) {

@@ -166,7 +166,8 @@ impl Trace {
                     let reached = stop.is_before(&at);
                     if reached {
                         // A moment between the events is one of those that are missing.
-                        if missing && stop.is_after(replay.state()) {
+                        let last_ns = replay.state().time_ns;
+                        if missing && matches!(*stop, Until::Time(time_ns) if time_ns > last_ns) {
                             replay.gap();
                         }
                         visit(*index, replay.state());
@@ -242,11 +243,6 @@ impl Until {
             Until::Offset(offset) => at.offset > offset,
             Until::Time(time_ns) => at.time_ns > time_ns,
         }
-    }
-
-    /// A time later than the last event.
-    fn is_after(&self, state: &State) -> bool {
-        matches!(*self, Until::Time(time_ns) if time_ns > state.time_ns)
     }
 }
 

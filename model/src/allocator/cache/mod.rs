@@ -111,10 +111,6 @@ impl Cache {
         &self.totals
     }
 
-    pub(super) fn into_totals(self) -> ReplayOutcome {
-        self.totals
-    }
-
     /// Address and size of an allocated block.
     pub fn span(&self, block: BlockId) -> (u64, u64) {
         let block = self.blocks.at(block);

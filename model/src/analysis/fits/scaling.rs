@@ -262,12 +262,8 @@ fn paired(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> f64 {
         blocks.map(|block| base.blocks[block].bytes as f64).sum()
     };
     let all = sum(&mut blocks());
-    let seen_twice = |block: &usize| several_values(&points[*block]);
+    let seen_twice = |block: &usize| points[*block].iter().any(|it| it.at != points[*block][0].at);
     if all == 0.0 { 0.0 } else { sum(&mut blocks().filter(seen_twice)) / all }
-}
-
-fn several_values(points: &[Point]) -> bool {
-    points.iter().any(|point| point.at != points[0].at)
 }
 
 fn laws(base: &Recording, kept: &[Stretch], points: &[Vec<Point>]) -> Vec<Law> {

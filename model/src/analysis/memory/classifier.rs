@@ -160,7 +160,7 @@ impl<'s> StackClassifier<'s> {
     fn is_tensor(&self, frames: &[u32]) -> bool {
         let frame = |index: &u32| self.at(*index);
         let innermost = frames.iter().map(frame).find(|of| frames::is_torch_cache(of));
-        innermost.is_some_and(frames::is_torch_async)
+        innermost.is_some_and(|of| of.function.contains("CUDACachingAllocator::CudaMallocAsync"))
     }
 
     /// The library of a frame that may have requested a block. `None`: the frame passes the call on.

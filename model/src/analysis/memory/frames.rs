@@ -126,11 +126,6 @@ pub(super) fn is_torch_cache(frame: &Frame) -> bool {
     frame.library_name().is_some_and(|name| name.starts_with("libc10_cuda"))
 }
 
-/// Whether a frame of PyTorch's allocator is of its backend cudaMallocAsync, where each tensor is an allocation of the driver.
-pub(super) fn is_torch_async(frame: &Frame) -> bool {
-    frame.function.contains("CUDACachingAllocator::CudaMallocAsync")
-}
-
 /// Names of functions in packages that wrap other functions.
 const WRAPPERS: [&str; 12] = [
     "wrapper",

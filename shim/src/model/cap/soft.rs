@@ -21,12 +21,6 @@ pub struct Crossing {
     pub limit: u64,
 }
 
-/// The count must fall to this before a new crossing is reported, so that a count that oscillates
-/// around the limit is one crossing.
-fn left_at(limit: u64) -> u64 {
-    limit - limit / 20
-}
-
 impl SoftLimiter {
     pub fn new() -> SoftLimiter {
         SoftLimiter {
@@ -55,8 +49,9 @@ impl SoftLimiter {
                 self.crossed.store(counted, Relaxed);
                 attention::ask(attention::NEWS);
             }
+        // The count must fall by a part before a new crossing is reported: one that oscillates around the limit is one.
         } else if self.over.load(Relaxed)
-            && (limit == u64::MAX || counted < left_at(limit))
+            && (limit == u64::MAX || counted < limit - limit / 20)
             && self.over.swap(false, Relaxed)
         {
             attention::ask(attention::NEWS);

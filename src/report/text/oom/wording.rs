@@ -74,12 +74,9 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
         one.oom.neighbours.iter().partition(|it| it.of_run);
     let others = others.into_iter().map(|other| (other.pid, other.bytes));
     let bytes = run.iter().filter_map(|it| it.bytes).fold(0, u64::saturating_add);
-    let run = match run.len() {
-        0 => String::new(),
-        1 => format!("; another process of this run {}", size(bytes)),
-        count => format!("; {count} other processes of this run {}", size(bytes)),
-    };
-    limit + &oom::card_had(free, one.oom.size, by, others) + &run
+    let of_run = format!("; other processes of this run: {}, {}", run.len(), size(bytes));
+    let of_run = if run.is_empty() { "" } else { &of_run };
+    limit + &oom::card_had(free, one.oom.size, by, others) + of_run
 }
 
 /// Why the request did not fit.

@@ -251,6 +251,10 @@ impl<'a> Judge<'a> {
         for case in cases {
             match self.case(&case) {
                 Ok(leak) => found.push(JudgedLeak { case, leak }),
+                // Nothing of it went.
+                Err(KeptReason::Moves) if case.sums.frees == 0 => {
+                    others.push(Innocent { case, why: KeptReason::Stopped });
+                }
                 Err(why) => others.push(Innocent { case, why }),
             }
         }

@@ -110,6 +110,8 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     }
     match enough(one) {
         _ if one.own_limit => add(AdvisedChange::MemoryFraction, None),
+        // A call without a size, and what is no limit of the card.
+        _ if one.oom.size == 0 || matches!(one.cause, OomCause::Mps | OomCause::Cgroup) => {}
         _ if sizes_itself && !one.is_capped() => {}
         // A cap above the memory of the card is no help.
         Some(bytes) if one.card_bytes.is_some_and(|card| one.is_capped() && bytes > card) => {}

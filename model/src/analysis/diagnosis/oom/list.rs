@@ -60,8 +60,8 @@ pub struct Oom {
     /// Refusals on the device that were absorbed before it: harmless.
     #[serde(rename = "absorbed_before")]
     pub absorbed: u64,
-    /// The program ended with status 0, or got memory of the device afterwards (blocks, for tensors); or, for
-    /// the driver, ran for 10 s more.
+    /// The program ended with status 0, or got memory of the device afterwards, or its thread of another one (blocks, for
+    /// tensors); or, for the driver, ran for 10 s more.
     pub went_on: bool,
     /// File offset of its event.
     #[serde(skip)]
@@ -176,6 +176,8 @@ pub struct OomObserver {
     /// By thread number: the thread allocates blocks of PyTorch, which then count as its memory.
     makes_blocks: Vec<bool>,
     devices: ByDevice<Device>,
+    /// What each thread got of any device.
+    threads: FxHashMap<ThreadId, Device>,
     /// File offset of the last allocation, of whatever memory.
     given: u64,
     ooms: Vec<Oom>,
@@ -220,10 +222,13 @@ impl OomObserver {
         let mut ooms: Vec<Oom> = Vec::new();
         for mut oom in self.ooms {
             let last = self.devices.get(&oom.device).copied().unwrap_or_default();
-            let given = if oom.device == DeviceId::UNKNOWN { self.given } else { last.given };
+            // What the thread got on another device shows it as well.
+            let thread = self.threads.get(&oom.thread).copied().unwrap_or_default();
+            let (last_given, block) = (last.given.max(thread.given), last.block.max(thread.block));
+            let given = if oom.device == DeviceId::UNKNOWN { self.given } else { last_given };
             oom.went_on = match oom.level {
                 _ if self.ended_well => true,
-                Level::Tensor if last.block > 0 => last.block > oom.offset,
+                Level::Tensor if block > 0 => block > oom.offset,
                 Level::Tensor => given > oom.offset,
                 Level::Driver => {
                     given > oom.offset || last_ns.saturating_sub(oom.time_ns) > LIVED_ON_NS
@@ -399,6 +404,7 @@ impl Observer for OomObserver {
             return;
         }
         self.devices.of(live.device).given = at.offset;
+        self.threads.entry(at.thread).or_default().given = at.offset;
         // A cache may get some pages of a segment before the next one is refused: that is no success.
         if !self.is_cache(at.thread) {
             self.served(at, live.device, live);
@@ -414,8 +420,10 @@ impl Observer for OomObserver {
             self.makes_blocks.resize(thread + 1, false);
         }
         self.makes_blocks[thread] = true;
-        let device = self.devices.of(live.device);
-        (device.given, device.block) = (at.offset, at.offset);
+        let thread = self.threads.entry(at.thread).or_default();
+        for last in [self.devices.of(live.device), thread] {
+            (last.given, last.block) = (at.offset, at.offset);
+        }
         self.served(at, live.device, live);
     }
 

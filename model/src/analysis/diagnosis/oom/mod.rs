@@ -153,7 +153,8 @@ impl PostMortem {
         let enough = self.remedy.as_ref().and_then(|remedy| remedy.as_it_is);
         let replayed =
             enough.zip(self.could_have()).map(|(enough, had)| enough.saturating_sub(had));
-        let more = replayed.or_else(|| self.oom.size.checked_sub(self.room()?));
+        let wanted = self.oom.size.saturating_add(self.figures.over);
+        let more = replayed.or_else(|| wanted.checked_sub(self.room()?));
         let is_other = self.figures.other_call || self.may_pass_again();
         more.filter(|more| *more > 0 && self.leak.is_none() && !is_other)
     }

@@ -22,13 +22,14 @@ impl Spread {
         let here = live.filter(|(key, live)| key.space == Space::Array && live.device == device);
         let mut ranges: Vec<(u64, u64)> = here.map(|(key, live)| (key.number, live.size)).collect();
         ranges.sort_unstable();
+        let has_frees = state.devices.get(&device).is_some_and(|device| device.frees > 0);
         let mut found = Spread::default();
         let mut last = None;
         for (start, size) in ranges {
             let end = start.saturating_add(size);
             let hole = start.saturating_sub(last.unwrap_or(start));
-            // A larger one would have served it: it is no part of the pool.
-            if hole < request {
+            // A larger one would have served it: it is no part of the pool. Nor is any where nothing was freed.
+            if hole < request && has_frees {
                 found.holes = found.holes.saturating_add(hole);
                 found.largest_hole = found.largest_hole.max(hole);
             }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{DeviceId, Event, Kind, RefusedBy, Sample, Space, StackId};
+use vramtrace_format::{DeviceId, Event, Kind, RefusedBy, Sample, Space, StackId, ThreadId};
 
 use super::*;
 use crate::testing::{MS, SECOND, TraceBuilder};
@@ -206,12 +206,14 @@ fn a_cap_that_only_warns_refuses_nothing() {
 }
 
 #[test]
-fn threads_and_devices_are_apart() {
-    let mut t = TraceBuilder::new();
-    t.refused(SECOND, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
-    t.alloc_on(2 * SECOND, Kind::Device, 1, start(1), 2 * MIB);
-    let ended: Vec<DeviceId> = ended(&listed(&t).ooms).iter().map(|oom| oom.device).collect();
-    assert_eq!(ended, [DeviceId(0)], "another device is no help");
+fn a_thread_that_gets_memory_of_another_device_went_on_and_its_neighbour_did_not() {
+    for (thread, failures) in [(1, 0), (2, 1)] {
+        let mut t = TraceBuilder::new();
+        t.refused(SECOND, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
+        let alloc = t.allocation(Kind::Device, 1, start(1), 2 * MIB);
+        t.event_of(ThreadId(thread), 2 * SECOND, Event::Alloc(alloc));
+        assert_eq!(ended(&listed(&t).ooms).len(), failures);
+    }
 }
 
 #[test]

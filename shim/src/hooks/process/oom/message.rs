@@ -8,7 +8,7 @@ use super::names::with_names;
 use super::{QUIET_S, Report};
 use crate::hooks::process::state::Process;
 use std::path::Path;
-use vramtrace_format::oom::{self, Cause, Figures, OtherLimit};
+use vramtrace_format::oom::{self, Figures, OomCause, OtherLimit};
 use vramtrace_format::shown::shown;
 use vramtrace_format::size::{Bytes, enough};
 use vramtrace_format::torch_conf::{Bypass, CONF_VARIABLES, releases_first};
@@ -103,7 +103,7 @@ pub fn summary(found: &Findings) -> String {
         line(if n == 0 { "holds" } else { "" }, holds(holder));
     }
     // What leaks fills a larger limit too; and of a refusal that nothing explains it is not known what helps.
-    if !found.may_leak && figures(found).cause() != Cause::Unknown {
+    if !found.may_leak && figures(found).cause() != OomCause::Unknown {
         line("try", advice(found));
     }
     line("more", more(found));
@@ -171,7 +171,7 @@ fn advice(found: &Findings) -> String {
     let PostMortem { by, size, counted, driver_free, .. } = found.event;
     let figures = figures(found);
     let mut all = Vec::new();
-    if figures.cause() == Cause::Fragmentation && found.could_expand {
+    if figures.cause() == OomCause::Fragmentation && found.could_expand {
         all.push("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_string());
     }
     match by {
