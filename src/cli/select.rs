@@ -81,7 +81,7 @@ impl ProcessArgs {
         if selected.traces.is_empty() && !skipped.is_empty() {
             return Err(skipped.remove(0));
         }
-        skipped.iter().for_each(|failure| message(&format!("{}; it is left out", failure.message)));
+        skipped.iter().for_each(|failure| message(format!("{}; it is left out", failure.message)));
         caveats::warn_versions(&selected.traces);
         if !selected.traces.iter().any(|trace| self.is_selected(trace)) {
             return Err(self.no_such_process(&selected.traces));
@@ -225,7 +225,7 @@ fn imported(path: &Path, several: bool) -> Result<Vec<Trace>, Failure> {
         let handle = file.as_file().try_clone().map_err(|error| failed(&error))?;
         import::convert(&history, path, handle).map_err(|error| failed(&error))?;
         let named = |text: &String| format!("{}: {text}", path.display());
-        let shown = |text| if several { message(&named(text)) } else { message(text) };
+        let shown = |text| if several { message(named(text)) } else { message(text) };
         history.caveats.iter().for_each(shown);
         let trace = trace::open(file.path()).map_err(|error| failed(&error))?;
         Ok(trace.shown_as(path))

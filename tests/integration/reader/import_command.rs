@@ -222,7 +222,7 @@ fn what_rmm_refused_has_the_words_of_rmm() {
             let (at, size) = ((1 << 40) + n * (1024 + gap) * MIB, 1024 * MIB + 256);
             rows += &format!("1,10:00:0{n}.0,allocate,{at:#x},{size},0x0\n");
         }
-        rows += &format!("1,10:00:04.0,allocate,0x200,256,0x0\n1,10:00:04.1,free,0x200,256,0x0\n");
+        rows += "1,10:00:04.0,allocate,0x200,256,0x0\n1,10:00:04.1,free,0x200,256,0x0\n";
         rows += &format!("1,10:00:05.0,allocate failure,(nil),{},0x0\n", 1500 * MIB);
         scratch.write("rmm.dev1.csv", rows);
         let oom = scratch.text("oom rmm.dev1.csv");
