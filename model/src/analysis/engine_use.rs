@@ -8,7 +8,6 @@ use vramtrace_format::{DeviceId, DriverCause};
 
 use super::Process;
 use super::engines::engine_of;
-use super::ranks::ProcessEnd;
 use super::roles::Role;
 use crate::replay::{DeviceState, held_by_others};
 
@@ -69,7 +68,8 @@ fn setting(
     let cache = parts.iter().find(|part| part.part == KV_CACHE).map(|part| part.bytes);
     let took = device.peak.in_use.headline() as f64 / card as f64;
     let took = Some(took).filter(|_| cache.is_some() && process.fatal().is_empty());
-    let at_start = device.allocations == 0 && process.end() == ProcessEnd::CutOff;
+    let has_failed = !process.running && !process.ended_in_order();
+    let at_start = device.allocations == 0 && has_failed;
     let share = given.or(took).or(at_start.then_some(LEAST_DEFAULT))?;
     let budget_bytes = (card as f64 * share) as u64;
     let free = device.peak_sample.and_then(|at| at.sample.driver_free);
