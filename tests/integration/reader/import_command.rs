@@ -203,11 +203,24 @@ fn requests_without_segments_have_a_peak_and_no_reserve() {
     // The first event is a free: what it leaves was there before.
     let late =
         json!({"Addr": 7, "Bytes": -(MIB as i64), "Device Id": 0, "Total Allocated": 3 * MIB});
-    let late = json!({"traceEvents": [{"name": "[memory]", "args": late}]});
+    let refused = json!({"Bytes": 9 * MIB, "Device Id": 0});
+    let refused = json!({"name": "[OutOfMemory]", "ts": 1000.0, "args": refused});
+    let late = json!({"traceEvents": [{"name": "[memory]", "args": late}, refused]});
     scratch.write("late.json", late.to_string());
-    assert!(scratch.text("late.json").contains("peak 4.00 MiB"));
+    assert!(scratch.text("report late.json").contains("4.00 MiB"));
+    assert!(scratch.text("late.json").contains("asked 9.00 MiB"));
     scratch.write("none.json", r#"{"traceEvents": [{"name": "aten::mm"}]}"#);
     scratch.fails(2, "none.json", "profile_memory=True");
+}
+
+#[test]
+fn a_directory_is_read_without_what_is_no_recording() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.0.join("d")).unwrap();
+    std::fs::write(scratch.0.join("d/b.pickle"), b"\x80\x04N.").unwrap();
+    scratch.fails(2, "d", "d/b.pickle: has neither");
+    scratch.write("d/a.csv", "action,addr,size,stream\nalloc,1048576,512,0\n");
+    assert!(scratch.text("d").contains("peak"));
 }
 
 #[test]
