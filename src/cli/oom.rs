@@ -23,8 +23,7 @@ use crate::error::{Failure, Outcome};
         one that was refused, unless the thread got as much within a second. The list says after \
         which of them the run went on. Other refusals were absorbed (PyTorch empties its cache and \
         asks again) and are counted only. Those within a second are one.\n\n\
-        Exit status: 0 with and without an out-of-memory (`vramtrace report --fail-on refusal` \
-        reports by status), 2 for bad input.",
+        Exit status: 0 with and without an out-of-memory, 2 for bad input.",
     after_help = "\
 Examples:
   vramtrace oom                                        the newest run here, also while it runs

@@ -16,7 +16,7 @@ use crate::error::{DONE, Outcome};
 #[derive(clap::Args)]
 pub struct PageArgs {
     /// Write one HTML file for a browser; it loads nothing from a network
-    #[arg(long, conflicts_with_all = ["json", "at", "by", "fail_on", "ordinal", "all"])]
+    #[arg(long, conflicts_with_all = ["json", "at", "by", "ordinal", "all"])]
     pub html: bool,
     /// Where the page goes; `-` is stdout [default: vramtrace.html]
     #[arg(short, long, value_name = "FILE", requires = "html")]

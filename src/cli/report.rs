@@ -1,21 +1,18 @@
 //! `vramtrace report`: peak, live memory, refusals and holders of each process, as text, JSON or HTML.
 
-use clap::ValueEnum;
-use vramtrace_reader::analysis::ranks::{self, DeviceFigures, ProcessEnd, ProcessFigures};
+use vramtrace_reader::analysis::ranks::{self, ProcessEnd, ProcessFigures};
 use vramtrace_reader::analysis::steps::Steps;
 use vramtrace_reader::analysis::{
     Collect, Moment, Phase, Process, Verdict, Wanted, phases, read_all,
 };
 use vramtrace_reader::report::json::process::{self as json, ProcessesReport};
 use vramtrace_reader::report::text::{self, ReportOptions};
-use vramtrace_reader::report::wording::{END_NOT_RECORDED, cut_off};
 use vramtrace_reader::trace::Trace;
-use vramtrace_reader::units::{several, size};
 
 use super::reading::{heading, show, with_progress};
 use super::select::{DeviceArgs, ProcessArgs, Selected};
 use super::{caveats, moment, page};
-use crate::error::{Failure, Outcome};
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -27,8 +24,7 @@ Examples:
   vramtrace report --by step                           peak and rest of each training step
   vramtrace report --by phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
-  vramtrace report --html -o run.html                  one page to look at, without a network
-  vramtrace report --fail-on refusal                   exit 1 if a request was refused")]
+  vramtrace report --html -o run.html                  one page to look at, without a network")]
 pub struct Args {
     #[command(flatten)]
     processes: ProcessArgs,
@@ -59,9 +55,6 @@ pub struct Args {
     no_hints: bool,
     #[command(flatten)]
     page: page::PageArgs,
-    /// Exit 1 if this was found
-    #[arg(long, value_name = "FINDING")]
-    fail_on: Vec<Finding>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -70,42 +63,6 @@ enum By {
     Step,
     /// NVTX ranges
     Phase,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Finding {
-    /// A request was refused, by the cap or by the driver
-    Refusal,
-    /// The end of a process was not recorded, as of one that was killed or crashed, or it left by _exit with a status other than 0
-    CutOff,
-    /// Memory was still allocated when a process ended in order
-    Live,
-}
-
-impl Finding {
-    /// The message for a process with this finding. `None`: the process does not have it.
-    fn reason(self, process: &ProcessFigures) -> Option<String> {
-        let name = process.name();
-        let sum = |figure: fn(&DeviceFigures) -> u64| process.sum(figure);
-        match self {
-            Finding::Refusal => {
-                let (cap, driver) = (sum(|of| of.refused_by_cap), sum(|of| of.refused_by_driver));
-                let refused = several(cap.saturating_add(driver), "refused request");
-                (cap > 0 || driver > 0).then(|| {
-                    format!("{name}: {refused}, {cap} by the cap and {driver} by the driver")
-                })
-            }
-            Finding::CutOff => (!process.running && !process.ended_in_order).then(|| {
-                format!("{name}: {}", cut_off(process.exit_status, &process.seen, END_NOT_RECORDED))
-            }),
-            Finding::Live => {
-                let (live, bytes) = (sum(|of| of.live_allocations), size(sum(|of| of.live_bytes)));
-                (process.ended_in_order && live > 0).then(|| {
-                    format!("{name} ended with {} live, {bytes}", several(live, "allocation"))
-                })
-            }
-        }
-    }
 }
 
 /// What was read. A run of several processes has figures of each without its events, from their summaries where possible.
@@ -133,10 +90,8 @@ pub fn run(args: Args) -> Outcome {
     caveats::warn_damage(&selected.traces);
     caveats::warn_tails_in_memory(&selected.traces);
     let found = ReportInput { selected, ranks, processes };
-    let figures: Option<Vec<ProcessFigures>> =
-        found.processes.as_ref().map(|all| all.iter().map(ProcessFigures::of).collect());
     show([], args.json, json::SCHEMA, || found.facts(&args), || found.text(&args))?;
-    Ok(caveats::status(&reasons(&args.fail_on, figures.as_ref().unwrap_or(&found.ranks))))
+    Ok(DONE)
 }
 
 /// The processes at the moment, those that are shown one by one with their holders.
@@ -183,17 +138,6 @@ fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<ProcessFigures>, Fail
         rank.devices.retain(|device, _| args.device.includes(*device));
     }
     Ok(ranks)
-}
-
-/// Why the command exits 1.
-fn reasons(wanted: &[Finding], processes: &[ProcessFigures]) -> Vec<String> {
-    let found = wanted.iter().flat_map(|finding| {
-        let name = finding.to_possible_value().map(|value| value.get_name().to_string());
-        let option = format!("--fail-on {}", name.unwrap_or_default());
-        let reason = move |process| Some(format!("{option}: {}", finding.reason(process)?));
-        processes.iter().filter_map(reason)
-    });
-    found.collect()
 }
 
 fn phases_of(process: &Process, trace: &Trace) -> Vec<Phase> {

@@ -6,6 +6,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::fs::{self, DirEntry, FileType};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use vramtrace_format::Error;
@@ -107,12 +108,9 @@ pub fn load(paths: &[PathBuf]) -> Result<LoadedTraces, TraceError> {
     });
     leave_out_copies(&mut loaded);
     let host_and_pid = |trace: &Trace| (trace.header().host.clone(), trace.header().pid);
-    let processes: Vec<_> = loaded.traces.iter().map(host_and_pid).collect();
-    for trace in &mut loaded.traces {
-        let here = processes.iter().filter(|(host, _)| *host == trace.header().host);
-        trace.others = here.map(|(_, pid)| *pid).collect();
-    }
-    Ok(loaded)
+    let run = Arc::new(loaded.traces.iter().map(host_and_pid).collect());
+    let traces = loaded.traces.into_iter().map(|trace| trace.of_run(Arc::clone(&run))).collect();
+    Ok(LoadedTraces { traces, ..loaded })
 }
 
 /// Of a trace and its packed copy, keeps the copy: the longer file, which contains all of the trace.

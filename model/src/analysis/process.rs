@@ -208,7 +208,7 @@ impl Process {
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
-        let oom::OomsFound { ooms, swallowed, .. } = ooms.finish(ending.last_ns, &trace.others);
+        let oom::OomsFound { ooms, swallowed, .. } = ooms.finish(ending.last_ns, trace);
         let steps = steps.map(StepObserver::finish);
         let devices = whole.state.devices.values();
         let event = |at: Option<(u64, u64)>| match at {

@@ -30,10 +30,12 @@ impl<O: Observer> Apply<'_, O> {
         self.count_call(&live, u64::saturating_add);
         self.count_allocation(key, &live, AllocCause::Allocated);
         // A pool may grow before its allocation is recorded: the peak has both.
-        let (time_ns, offset) = (self.at.time_ns, self.at.offset);
-        let device = self.device(live.device);
-        if live.kind == Kind::Pool && std::mem::take(&mut device.peak_is_of_pool) {
-            device.move_peak(time_ns, offset);
+        if live.kind == Kind::Pool {
+            let (time_ns, offset) = (self.at.time_ns, self.at.offset);
+            let device = self.device(live.device);
+            if std::mem::take(&mut device.peak_is_of_pool) {
+                device.move_peak(time_ns, offset);
+            }
         }
     }
 

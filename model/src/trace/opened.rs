@@ -34,8 +34,8 @@ pub struct Trace {
     damage: Mutex<DamageFound>,
     /// The number of times that its events were decoded from the first one on.
     decodes: AtomicU32,
-    /// The pids of the run's other processes on its host.
-    pub others: Vec<u32>,
+    /// Host and pid of each process of the run.
+    run: Arc<HashSet<(String, u32)>>,
 }
 
 /// Damaged parts of a file.
@@ -81,7 +81,7 @@ impl Trace {
     pub fn new(mut opened: Opened) -> Trace {
         let ranges = std::mem::take(&mut opened.damage);
         let damage = Mutex::new(DamageFound { ranges, ..DamageFound::default() });
-        Trace { opened, damage, decodes: AtomicU32::new(0), others: Vec::new() }
+        Trace { opened, damage, decodes: AtomicU32::new(0), run: Arc::default() }
     }
 
     /// Releases the memory that the mapped pages take in this process. The kernel reads them again when
@@ -98,6 +98,16 @@ impl Trace {
     pub fn shown_as(mut self, path: &Path) -> Trace {
         self.opened.path = path.to_path_buf();
         self
+    }
+
+    /// The same trace as one of a run: host and pid of each of its processes.
+    pub fn of_run(self, run: Arc<HashSet<(String, u32)>>) -> Trace {
+        Trace { run, ..self }
+    }
+
+    /// Whether the run has a process with this pid on the host of this one.
+    pub fn is_of_run(&self, pid: u32) -> bool {
+        self.run.contains(&(self.header().host.clone(), pid))
     }
 
     pub fn header(&self) -> &Header {

@@ -70,19 +70,6 @@ fn advice_is_what_helps() {
 }
 
 #[test]
-fn a_finding_that_fails_a_report_is_printed() {
-    let scratch = Scratch::with(&out_of_memory(100 * MIB));
-    for (finding, says) in [
-        ("refusal", "FAILED: --fail-on refusal: pid 4711: 1 refused request, 1 by the cap"),
-        ("live", "FAILED: --fail-on live: pid 4711 ended with 1 allocation live, 20.00 MiB"),
-    ] {
-        scratch.fails(1, &format!("report t.vtrace --fail-on {finding}"), says);
-    }
-    assert!(scratch.run("report t.vtrace --fail-on cut-off").stderr.is_empty());
-    scratch.fails(2, "report t.vtrace --fail-on sorrow", "sorrow");
-}
-
-#[test]
 fn of_moments_with_the_highest_reserve_the_fullest_is_shown() {
     let mut t = TraceBuilder::new();
     t.alloc(SECOND, Kind::Device, 1 << 40, 20 * MIB);

@@ -21,7 +21,6 @@ const OF_A_TRACE: &[&str] = &[
     "report --full --at 0.0005 @",
     "report --by phase @",
     "report --by phase --json @",
-    "report --fail-on refusal --fail-on cut-off --fail-on live @",
     "holders @",
     "holders --json @",
     "holders --at end --full @",

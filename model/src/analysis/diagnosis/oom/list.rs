@@ -22,7 +22,7 @@ use crate::facts;
 use crate::replay::{
     AllocCause, ByDevice, CacheOomAt, Key, Live, Observer, RefusalAt, is_out_of_memory,
 };
-use crate::trace::SiteInfo;
+use crate::trace::{SiteInfo, Trace};
 
 /// Requests that failed within this time are one burst; a caller that is refused for longer is out
 /// of memory.
@@ -173,10 +173,8 @@ struct Waiting {
 #[derive(Clone, Debug, Default)]
 pub struct OomObserver {
     waiting: FxHashMap<(ThreadId, DeviceId), Waiting>,
-    /// By thread number: the thread allocates blocks of PyTorch, which then count as its memory.
-    makes_blocks: Vec<bool>,
     devices: ByDevice<Device>,
-    /// What each thread got of any device.
+    /// What each thread got of any device. Where it got blocks of PyTorch, these count as its memory.
     threads: FxHashMap<ThreadId, Device>,
     /// File offset of the last allocation, of whatever memory.
     given: u64,
@@ -212,8 +210,8 @@ struct Device {
 
 impl OomObserver {
     /// After the last event, which was at `last_ns`.
-    /// `others`: pids of the run.
-    pub fn finish(mut self, last_ns: u64, others: &[u32]) -> OomsFound {
+    /// After the last event of `trace`, which was at `last_ns`.
+    pub fn finish(mut self, last_ns: u64, trace: &Trace) -> OomsFound {
         let waiting: Vec<_> = self.waiting.drain().collect();
         for ((_, device), waiting) in waiting {
             self.ooms.push(refused_for_good(device, waiting));
@@ -239,7 +237,7 @@ impl OomObserver {
         ooms.append(&mut self.handled);
         ooms.sort_by_key(|oom| (oom.time_ns, oom.offset));
         for mut listing in self.listings {
-            listing.neighbours.iter_mut().for_each(|it| it.of_run = others.contains(&it.pid));
+            listing.neighbours.iter_mut().for_each(|it| it.of_run = trace.is_of_run(it.pid));
             // The recorder writes it within the burst, or at the end of the process.
             let of = |oom: &&mut Oom| {
                 oom.device == listing.post_mortem.device && oom.first_ns <= listing.time_ns
@@ -286,7 +284,7 @@ impl OomObserver {
     }
 
     fn is_cache(&self, thread: ThreadId) -> bool {
-        self.makes_blocks.get(usize::from(thread.0)).copied().unwrap_or(false)
+        self.threads.get(&thread).is_some_and(|got| got.block > 0)
     }
 }
 
@@ -415,11 +413,6 @@ impl Observer for OomObserver {
         if how != AllocCause::Allocated {
             return;
         }
-        let thread = usize::from(at.thread.0);
-        if self.makes_blocks.len() <= thread {
-            self.makes_blocks.resize(thread + 1, false);
-        }
-        self.makes_blocks[thread] = true;
         let thread = self.threads.entry(at.thread).or_default();
         for last in [self.devices.of(live.device), thread] {
             (last.given, last.block) = (at.offset, at.offset);

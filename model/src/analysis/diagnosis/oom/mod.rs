@@ -217,7 +217,7 @@ impl PostMortem {
 pub fn list(trace: &Trace, definitions: &Definitions) -> (OomsFound, State) {
     let mut observer = OomObserver::default();
     let end = trace.replay(definitions, &mut observer).state;
-    (observer.finish(end.time_ns, &trace.others), end)
+    (observer.finish(end.time_ns, trace), end)
 }
 
 /// The failures with which the run ended: the last one of each device, if the program did not go on.

@@ -45,7 +45,8 @@ pub fn option(one: &PostMortem, header: &Header, definitions: &Definitions) -> O
         },
         None => {
             let classifier = StackClassifier::new(&symbols, header);
-            classifier.library_name(&classifier.key_frames(stack)).filter(|name| *name == "XLA")?;
+            let library = classifier.key_frames(stack);
+            classifier.library_name(&library).filter(|library| *library == "XLA")?;
             let name = if definitions.setting(XLA[1]).is_some() { XLA[1] } else { XLA[0] };
             lower(name, definitions.setting(name)).unwrap_or(name.into())
         }
