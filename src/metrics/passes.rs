@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use vramtrace_format::Header;
 
 use crate::live_processes::followed::{Followed, TraceFigures};
@@ -100,12 +101,8 @@ impl Passes {
 
 /// CPU time of this thread, seconds.
 fn cpu_s() -> f64 {
-    // SAFETY: a structure of our own.
-    unsafe {
-        let mut time: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-    }
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
 /// A thread, which has the traces of the users with one remainder.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use vramtrace_format::escape::Escape;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::oom::OomCause;
@@ -86,12 +87,8 @@ impl Sources {
 
 /// CLOCK_MONOTONIC, which processes of all containers share.
 fn monotonic_ns() -> u64 {
-    // SAFETY: a structure of our own.
-    unsafe {
-        let mut time: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
-        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-    }
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn of_page(process: &LiveProcess, series: &mut Series) {

@@ -42,12 +42,7 @@ impl HostFiles for ThisMachine {
     }
 
     fn processor_ns(&self) -> u64 {
-        // SAFETY: a struct of our own.
-        let now = unsafe {
-            let mut now: libc::timespec = std::mem::zeroed();
-            libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now);
-            now
-        };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 }

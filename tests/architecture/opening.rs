@@ -9,7 +9,7 @@ use crate::sources::{self, Sources};
 
 /// What opens a file or maps it.
 const OPENS: &str = "File::open File::options OpenOptions fs::read( fs::read_to_string fs::copy( libc::open( \
-    libc::openat( libc::mmap Mmap memmap2 reopen() rustix";
+    libc::openat( libc::mmap Mmap memmap2 reopen() rustix::fs rustix::mm";
 
 /// What makes, replaces, truncates or renames a file, a directory or a link, or gives it another mode. (A file of
 /// `tempfile::tempfile` has no name.)
