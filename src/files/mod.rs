@@ -24,7 +24,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::fstatfs;
+use rustix::fs::{FlockOperation, flock, fstatfs};
+use rustix::io::Errno;
 use tempfile::{NamedTempFile, TempDir};
 
 pub use directory::Directory;
@@ -207,13 +208,10 @@ fn is_of_kernel(file: &File) -> bool {
 /// Takes the lock on a file or directory (flock) if nobody has it. It ends with the last descriptor that shares this
 /// opening: at the latest with the process.
 pub fn try_lock(file: &File) -> io::Result<bool> {
-    // SAFETY: an open descriptor.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Ok(true),
-        _ => match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            error => Err(error),
-        },
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -5,7 +5,6 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -17,7 +16,7 @@ use super::holes::data_ranges;
 use super::own::{check_own, header_of};
 use super::process::is_running;
 use super::tail_place::Beside;
-use crate::files::{Access, Directory, Map};
+use crate::files::{Access, Directory, Map, try_lock};
 
 /// Maximum size in bytes of the windows that are taken from a tail. A recorder fills a few of at most 1 MiB at a time.
 const MAX_BYTES: u64 = 64 << 20;
@@ -116,7 +115,8 @@ pub fn merge(trace: &Path) -> io::Result<()> {
     let beside = Beside::inside(directory);
     let Some(found) = beside.tail(name, &file, &header) else { return Ok(()) };
     check_own(&found.file)?;
-    if is_running(&header) || !is_unlocked(&found.file) {
+    // A recorder that has it open holds a lock on it.
+    if is_running(&header) || !try_lock(&found.file).unwrap_or(false) {
         return Ok(());
     }
     let tail = Tail::read(&found.file, header.file_tag(), file.metadata()?.len())?;
@@ -132,12 +132,6 @@ pub fn merge(trace: &Path) -> io::Result<()> {
 
 fn without_tail(header: &Header) -> Header {
     Header { tail: None, ..header.clone() }
-}
-
-/// Whether no recorder has the file open: a recorder holds a lock on its tail.
-fn is_unlocked(tail: &File) -> bool {
-    // SAFETY: an open file; the lock goes when it is closed.
-    unsafe { libc::flock(tail.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
 /// The windows of the trace with this tag, with their offsets in the tail. Holes of the tail are not read.
