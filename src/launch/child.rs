@@ -10,6 +10,8 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use super::inherited::Inherited;
 use super::monitor::{MonitorReport, ProcessMonitor};
@@ -107,7 +109,7 @@ fn wait(pid: pid_t, monitor: &mut ProcessMonitor) {
 /// continues this process continues the command.
 fn stop_with(pid: pid_t) {
     let mut state = newest_change(pid);
-    while let Some((libc::CLD_STOPPED, signal)) = state {
+    while let Some(signal) = state.and_then(|state| state.stopping_signal()) {
         if !signals::stop_by(signal) {
             return;
         }
@@ -130,25 +132,19 @@ fn resume(pid: pid_t) {
 
 /// True also where the kernel does not tell: what reaps the command then waits for its end.
 fn has_ended(pid: pid_t) -> bool {
-    !matches!(change(pid, libc::WEXITED | libc::WNOWAIT), Ok(None))
+    !matches!(change(pid, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT), Ok(None))
 }
 
 /// The state that the command is in now, if it was stopped or continued since the last call.
-fn newest_change(pid: pid_t) -> Option<(c_int, c_int)> {
-    let next = || change(pid, libc::WSTOPPED | libc::WCONTINUED).ok().flatten();
+fn newest_change(pid: pid_t) -> Option<WaitIdStatus> {
+    let next = || change(pid, WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED).ok().flatten();
     std::iter::from_fn(next).last()
 }
 
-/// A change of state of the command, and its signal or exit status. `None`: there is none.
-fn change(pid: pid_t, which: c_int) -> std::io::Result<Option<(c_int, c_int)>> {
-    // SAFETY: `info` is room for one, and empty where nothing has changed.
-    unsafe {
-        let mut info = std::mem::zeroed::<libc::siginfo_t>();
-        match libc::waitid(libc::P_PID, pid as _, &mut info, which | libc::WNOHANG) {
-            0 => Ok((info.si_pid() == pid).then(|| (info.si_code, info.si_status()))),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    }
+/// A change of state of the command. `None`: there is none.
+fn change(pid: pid_t, which: WaitIdOptions) -> rustix::io::Result<Option<WaitIdStatus>> {
+    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    waitid(WaitId::Pid(pid), which | WaitIdOptions::NOHANG)
 }
 
 fn status_of(status: ExitStatus) -> Status {
@@ -157,10 +153,7 @@ fn status_of(status: ExitStatus) -> Status {
 }
 
 fn not_started(program: &OsString, error: &std::io::Error) -> Failure {
-    let code = match error.kind() {
-        ErrorKind::NotFound => NOT_FOUND,
-        _ => NOT_EXECUTABLE,
-    };
+    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     let why = match error.kind() {
         ErrorKind::NotFound if Path::new(program).exists() => {
             "its interpreter does not exist".to_string()

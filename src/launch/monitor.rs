@@ -7,12 +7,13 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use libc::c_int;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use vramtrace_format::proc::{self, Stat};
 use vramtrace_reader::files;
 
@@ -229,11 +230,7 @@ const MOST_HANDLES: usize = 256;
 
 /// A handle of a running process.
 fn open(stat: &Stat) -> Option<OwnedFd> {
-    // SAFETY: the kernel makes a descriptor, which nobody else has.
-    let handle = unsafe {
-        let handle = libc::syscall(libc::SYS_pidfd_open, stat.pid, 0) as c_int;
-        (handle >= 0).then(|| OwnedFd::from_raw_fd(handle))
-    };
+    let handle = pidfd_open(Pid::from_raw(stat.pid as i32)?, PidfdFlags::empty()).ok();
     // Its pid was not reused before that.
     handle.filter(|_| Stat::of(stat.pid).is_some_and(|now| process(&now) == process(stat)))
 }
