@@ -61,22 +61,19 @@ impl RunOutput {
         match &mut self.destination {
             Destination::Off => Ok(()),
             Destination::Own(directory) => {
-                let mut made = make_numbered(directory);
-                if let Err(error) = &made
-                    && matches!(
-                        error.kind(),
-                        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-                    )
-                {
-                    let elsewhere = std::env::temp_dir().join(dated_name());
-                    message(format_args!(
-                        "{}: {error}: the trace goes to {}; --out DIR chooses another directory",
-                        directory.display(),
-                        elsewhere.display()
-                    ));
-                    *directory = elsewhere;
-                    made = make_numbered(directory);
-                }
+                let made = make_numbered(directory).or_else(|error| match error.kind() {
+                    ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                        let elsewhere = std::env::temp_dir().join(dated_name());
+                        message(format_args!(
+                            "{}: {error}: the trace goes to {}; --out DIR chooses another directory",
+                            directory.display(),
+                            elsewhere.display()
+                        ));
+                        *directory = elsewhere;
+                        make_numbered(directory)
+                    }
+                    _ => Err(error),
+                });
                 made.map_err(|error| cannot(directory, &error))
             }
             Destination::Pattern { .. } => match self.fixed_directory() {
@@ -92,11 +89,9 @@ impl RunOutput {
     pub fn variable(&self) -> OsString {
         match &self.destination {
             Destination::Off => outspec::OFF.into(),
-            Destination::Own(directory) => {
-                OsString::from_vec(inside(&escaped(directory.as_os_str().as_bytes())))
-            }
+            Destination::Own(directory) => inside(&escaped(directory.as_os_str().as_bytes())),
             Destination::Pattern { pattern, file: true } => OsString::from_vec(pattern.clone()),
-            Destination::Pattern { pattern, file: false } => OsString::from_vec(inside(pattern)),
+            Destination::Pattern { pattern, file: false } => inside(pattern),
         }
     }
 
@@ -165,12 +160,9 @@ impl RunOutput {
             Destination::Pattern { pattern, file } => {
                 let path = Path::new(OsStr::from_bytes(pattern));
                 let directory = if *file { path.parent()? } else { path };
-                let is_fixed = |part: &Component| {
-                    let bytes = part.as_os_str().as_bytes();
-                    !has_codes(bytes)
-                };
+                let is_fixed = |part: &Component| !has_codes(part.as_os_str().as_bytes());
                 let fixed: PathBuf = directory.components().take_while(is_fixed).collect();
-                Some(PathBuf::from(OsString::from_vec(unescaped(fixed.as_os_str().as_bytes()))))
+                Some(unescaped(fixed.as_os_str().as_bytes()))
             }
         }
     }
@@ -206,7 +198,7 @@ fn destination(given: &OsStr) -> Result<Destination, Failure> {
     let pattern = absolute.into_os_string().into_vec();
     let file = is_file(given.as_bytes());
     if !has_codes(&pattern) {
-        let plain = PathBuf::from(OsString::from_vec(unescaped(&pattern)));
+        let plain = unescaped(&pattern);
         if is_null_device(&plain) {
             return Ok(Destination::Off);
         }
@@ -217,14 +209,13 @@ fn destination(given: &OsStr) -> Result<Destination, Failure> {
                 )));
             }
             // Nothing is overwritten: the recorder takes the next number.
-            Ok(_) if file => {}
-            Ok(_) if !plain.is_dir() => {
+            Ok(_) if file || plain.is_dir() => {}
+            Ok(_) => {
                 return Err(Failure::new(format!(
                     "--out {shown} is no directory; give a directory, or a name that ends in \
                      .{EXTENSION} for a file"
                 )));
             }
-            Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(cannot(&plain, &error)),
         }
@@ -238,24 +229,18 @@ fn has_codes(pattern: &[u8]) -> bool {
 }
 
 fn escaped(path: &[u8]) -> Vec<u8> {
-    path.iter()
-        .flat_map(|byte| if *byte == b'%' { vec![b'%', b'%'] } else { vec![*byte] })
-        .collect()
+    let parts: Vec<&[u8]> = path.split(|byte| *byte == b'%').collect();
+    parts.join(&b"%%"[..])
 }
 
 /// The text of a pattern without codes.
-fn unescaped(pattern: &[u8]) -> Vec<u8> {
+fn unescaped(pattern: &[u8]) -> PathBuf {
     let byte = |part| if let Ok(Part::Byte(byte)) = part { Some(byte) } else { None };
-    outspec::parts(pattern).filter_map(byte).collect()
+    OsString::from_vec(outspec::parts(pattern).filter_map(byte).collect()).into()
 }
 
-fn inside(directory: &[u8]) -> Vec<u8> {
-    let mut pattern = directory.to_vec();
-    if !pattern.ends_with(b"/") {
-        pattern.push(b'/');
-    }
-    pattern.extend_from_slice(DEFAULT_NAME.as_bytes());
-    pattern
+fn inside(directory: &[u8]) -> OsString {
+    Path::new(OsStr::from_bytes(directory)).join(DEFAULT_NAME).into()
 }
 
 fn collect(directory: &Path, depth: u32, found: &mut Vec<PathBuf>) {
