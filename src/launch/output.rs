@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,9 +12,8 @@ use vramtrace_format::header::run_id;
 use vramtrace_format::outspec::{
     self, DEFAULT_NAME, EXTENSION, Out, Part, is_file, is_null_device,
 };
-use vramtrace_format::{HEADER_BYTES, TraceReader};
 use vramtrace_reader::files::{self, Directory};
-use vramtrace_reader::trace::is_trace;
+use vramtrace_reader::trace::{header_of, is_trace};
 
 use crate::console::message;
 use crate::error::Failure;
@@ -170,9 +168,7 @@ impl RunOutput {
 
 /// The run of a trace: the inner `None` if it has none. `None`: it cannot be read.
 fn run_of(trace: &Path) -> Option<Option<u64>> {
-    let mut page = [0; HEADER_BYTES];
-    files::open(trace).and_then(|file| file.read_exact_at(&mut page, 0)).ok()?;
-    Some(TraceReader::new(&page).ok()?.header().run)
+    Some(header_of(&files::open(trace).ok()?).ok()?.run)
 }
 
 /// As the recorder reads `VRAMTRACE_OUT`; but what cannot be recorded into is refused here.

@@ -17,6 +17,7 @@ pub use compressed::is_compressed_trace;
 pub use copy::{append, copy_with};
 pub use find::{EXTENSION, LoadedTraces, TraceError, is_trace, load};
 pub use open::{OpenError, open, open_of};
+pub use own::header_of;
 pub use process::{host_name, is_this_host};
 pub use tail::merge;
 pub use vramtrace_model::trace::*;

@@ -18,7 +18,7 @@ pub(super) fn check_own(file: &File) -> io::Result<()> {
 }
 
 /// The header page of an open trace or tail.
-pub(super) fn header_of(file: &File) -> io::Result<Header> {
+pub fn header_of(file: &File) -> io::Result<Header> {
     let mut page = [0; HEADER_BYTES];
     file.read_exact_at(&mut page, 0)?;
     Ok(TraceReader::new(&page).map_err(io::Error::other)?.header().clone())
