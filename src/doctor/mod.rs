@@ -18,7 +18,7 @@ use vramtrace_reader::units::{limit, several, size};
 use crate::driver::nvml::{CardFacts, Cards};
 use crate::driver::{self, GpuDevice};
 use crate::launch::elf;
-use crate::launch::library::{self, Preloaded};
+use crate::launch::library;
 use crate::live_processes::places::PageLocations;
 use crate::live_processes::process;
 use machine::Machine;
@@ -115,8 +115,7 @@ fn coverage(table: &str) -> String {
     format!("{all} entry points: {} followed, {noted} noted", all - noted)
 }
 
-fn preloaded(entry: Preloaded) -> Check {
-    let Preloaded { path, problem } = entry;
+fn preloaded((path, problem): (String, Option<String>)) -> Check {
     match problem {
         None => Check::ok("preload", format!("LD_PRELOAD names {path}")),
         Some(why) => {

@@ -29,19 +29,11 @@ pub fn find(name: &str) -> Result<PathBuf, Failure> {
 
 /// Why the loader would skip a library and run the program without it. `None`: it can be loaded.
 pub fn problem(library: &Path) -> Option<String> {
-    let noexec = || {
-        is_on_noexec(library).then(|| {
-            "it lies on a file system that is mounted noexec, from which the loader takes no \
-             library: install vramtrace elsewhere, or copy the library and name it in \
-             VRAMTRACE_LIB"
-                .to_string()
-        })
-    };
+    const NOEXEC: &str = "it lies on a file system that is mounted noexec, from which the loader takes no \
+        library: install vramtrace elsewhere, or copy the library and name it in VRAMTRACE_LIB";
+    let is_noexec = |found: &libc::statvfs| found.f_flag & libc::ST_NOEXEC != 0;
+    let noexec = || file_system(library).filter(is_noexec).map(|_| NOEXEC.to_string());
     elf::library_problem(library).or_else(noexec)
-}
-
-fn is_on_noexec(path: &Path) -> bool {
-    file_system(path).is_some_and(|found| found.f_flag & libc::ST_NOEXEC != 0)
 }
 
 /// What the kernel says of the file system that holds a path.
@@ -179,21 +171,15 @@ fn not_preloadable(library: &Path, so: &str) -> Failure {
     Failure::new(format!("{}: {why}{so}", library.display()))
 }
 
-/// An entry of LD_PRELOAD, with the reason why it cannot be loaded.
-#[derive(Debug)]
-pub struct Preloaded {
-    pub path: String,
-    pub problem: Option<String>,
-}
-
-/// The entries of LD_PRELOAD in this environment. An entry without a slash is searched by the loader and is not checked.
-pub fn preloaded() -> Vec<Preloaded> {
+/// The entries of LD_PRELOAD in this environment, each with the reason why it cannot be loaded. One without a slash is
+/// searched by the loader and is not checked.
+pub fn preloaded() -> Vec<(String, Option<String>)> {
     let value = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let names = value.as_bytes().split(|byte| b": ".contains(byte)).filter(|name| !name.is_empty());
     let entry = |name: &[u8]| {
         let path = PathBuf::from(OsStr::from_bytes(name));
         let problem = name.contains(&b'/').then(|| problem(&path)).flatten();
-        Preloaded { path: path.to_string_lossy().into_owned(), problem }
+        (path.to_string_lossy().into_owned(), problem)
     };
     names.map(entry).collect()
 }
