@@ -41,32 +41,25 @@ impl PageLocations {
 
     /// Those of all users, with the user whose each is: for root.
     pub fn of_all(&self) -> Vec<(PathBuf, u32)> {
-        let in_directory = |directory: &Path| {
-            let names =
-                Directory::at(directory).and_then(|opened| opened.names().map(Vec::from_iter));
-            let directory = directory.to_path_buf();
-            let of_user = move |name: OsString| {
-                let user = memory::user_of(name.to_str()?)?;
-                Some((directory.join(name), user))
-            };
-            names.unwrap_or_default().into_iter().filter_map(of_user)
-        };
         let shared = PageDirectory::shared_path(0);
-        let of_users = [self.given.as_deref(), shared.parent()];
+        let of_users = [self.given.as_deref(), shared.parent()].into_iter().flatten();
         let mut all: Vec<(PathBuf, u32)> =
-            of_users.into_iter().flatten().flat_map(in_directory).collect();
+            of_users.flat_map(|place| users_in(place, memory::user_of)).collect();
         let own = self.runtime.as_ref().map(|runtime| (runtime.join("vramtrace"), 0));
         all.extend(own);
-        let sessions = Path::new("/run/user");
-        let users = Directory::at(sessions).and_then(|opened| opened.names().map(Vec::from_iter));
-        all.extend(users.unwrap_or_default().into_iter().filter_map(|name| {
-            let user = name.to_str()?.parse().ok()?;
-            Some((sessions.join(name).join("vramtrace"), user))
-        }));
+        let sessions = users_in(Path::new("/run/user"), |name| name.parse().ok());
+        all.extend(sessions.into_iter().map(|(path, user)| (path.join("vramtrace"), user)));
         all.sort();
         all.dedup();
         all
     }
+}
+
+/// What is in a directory under the names of users.
+fn users_in(directory: &Path, user_of: impl Fn(&str) -> Option<u32>) -> Vec<(PathBuf, u32)> {
+    let names = Directory::at(directory).and_then(|opened| opened.names().map(Vec::from_iter));
+    let of_user = |name: OsString| Some((directory.join(&name), user_of(name.to_str()?)?));
+    names.unwrap_or_default().into_iter().filter_map(of_user).collect()
 }
 
 #[cfg(test)]
