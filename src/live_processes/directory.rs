@@ -56,14 +56,18 @@ impl PageDirectory {
 
     /// The live pages by their files, wherever their processes are.
     pub fn pages(&self) -> Result<impl Iterator<Item = (String, PageName)>, PageProblem> {
-        let parsed = |file: String| PageName::parse(&file).map(|name| (file, name));
-        Ok(self.names()?.filter_map(parsed))
+        let names = self.opened.names();
+        let names = names.map_err(|error| PageProblem::Io(self.path.clone(), error))?;
+        let names = names.filter_map(|name| name.into_string().ok());
+        Ok(names.filter_map(|file| PageName::parse(&file).map(|name| (file, name))))
     }
 
     /// The page of a process in its segment. `None`: it cannot be attached from here.
     pub fn segment(&self, name: &PageName, write: bool) -> Option<PageFile> {
         let id = name.segment(Namespaces::of_this_process())?;
-        self.attach(id, &name.to_string(), write).filter(|page| page.live_words().is_ok())
+        let memory = Memory::Segment(Segment::attach(id, self.owner, write)?);
+        let page = PageFile { path: self.path.join(name.to_string()), memory };
+        page.live(|_| ()).is_ok().then_some(page)
     }
 
     /// Where the live pages are of processes without a runtime directory.
@@ -78,12 +82,6 @@ impl PageDirectory {
         Ok(PageDirectory { path: path.into(), opened, owner })
     }
 
-    pub fn names(&self) -> Result<impl Iterator<Item = String>, PageProblem> {
-        let names = self.opened.names();
-        let names = names.map_err(|error| PageProblem::Io(self.path.clone(), error))?;
-        Ok(names.filter_map(|name| name.into_string().ok()))
-    }
-
     /// Whether the page's process lives.
     pub(super) fn life(&self, name: &PageName, here: Namespaces) -> Life {
         name.life(here, |id| segment::is_attached(id, self.owner, 0), segment::pid_exists)
@@ -94,13 +92,9 @@ impl PageDirectory {
         if name.same_pids(here) {
             return Some(name.pid);
         }
-        let creator = segment::facts(name.segment(here)?, self.owner)?.creator;
-        Some(creator).filter(|pid| *pid != 0)
-    }
-
-    fn attach(&self, id: i32, file: &str, write: bool) -> Option<PageFile> {
-        let segment = Segment::attach(id, self.owner, write)?;
-        Some(PageFile { path: self.path.join(file), memory: Memory::Segment(segment) })
+        // 0: the creator has none here.
+        let creator = segment::facts(name.segment(here)?, self.owner)?.shm_cpid;
+        u32::try_from(creator).ok().filter(|pid| *pid != 0)
     }
 
     /// The file of a page, which is the page or a copy of it. `write`: for storing orders.
@@ -121,14 +115,14 @@ impl PageDirectory {
 }
 
 impl PageFile {
-    /// Copies the page, `WORDS` words of 8 bytes.
-    pub fn words<const WORDS: usize>(&self) -> Result<Box<[AtomicU64; WORDS]>, PageProblem> {
+    /// Copies the page. Orders may follow it in its file.
+    pub fn words(&self) -> Result<Box<[AtomicU64; LIVE_WORDS]>, PageProblem> {
         let words = match &self.memory {
             Memory::Segment(segment) => segment.copy(),
-            Memory::Copy(file) => self.read(file, WORDS)?,
+            Memory::Copy(file) => self.read(file)?,
         };
         let words: Vec<_> = words.into_iter().map(Into::into).collect();
-        words.into_boxed_slice().try_into().map_err(|_| PageProblem::Unknown(self.path.clone()))
+        words.into_boxed_slice().try_into().map_err(|_| self.unknown())
     }
 
     /// What a live page of this version says.
@@ -137,17 +131,10 @@ impl PageFile {
         LivePage::open(&words).map(|page| of(&page)).ok_or_else(|| self.unknown())
     }
 
-    /// A live page of this version. Orders may follow it in its file.
-    pub fn live_words(&self) -> Result<Box<[AtomicU64; LIVE_WORDS]>, PageProblem> {
-        let words = self.words()?;
-        LivePage::open(&words).ok_or_else(|| self.unknown())?;
-        Ok(words)
-    }
-
-    fn read(&self, file: &File, words: usize) -> Result<Vec<u64>, PageProblem> {
-        let mut bytes = vec![0; words * 8];
+    fn read(&self, file: &File) -> Result<Vec<u64>, PageProblem> {
+        let mut bytes = vec![0; LIVE_WORDS * 8];
         file.read_exact_at(&mut bytes, 0).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => PageProblem::Unknown(self.path.clone()),
+            io::ErrorKind::UnexpectedEof => self.unknown(),
             _ => PageProblem::Io(self.path.clone(), error),
         })?;
         let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
@@ -246,13 +233,14 @@ mod tests {
 
         let directory = PageDirectory::open(&inner, me).unwrap();
         let page = |name: &str| directory.page(name, true).err().unwrap().to_string();
-        std::fs::write(inner.join("7.8"), [0; 16]).unwrap();
+        std::fs::write(inner.join("7.8"), [0; LIVE_WORDS * 8]).unwrap();
         assert!(page("7.8").contains("open to others"));
         mode(&inner.join("7.8"), 0o600);
         let good = directory.page("7.8", true).unwrap();
         good.store(8, 77).unwrap();
-        assert_eq!(good.words::<2>().unwrap()[1].load(std::sync::atomic::Ordering::Relaxed), 77);
-        assert!(good.words::<3>().is_err());
+        assert_eq!(good.words().unwrap()[1].load(std::sync::atomic::Ordering::Relaxed), 77);
+        std::fs::write(inner.join("7.8"), [0; LIVE_WORDS * 8 - 1]).unwrap();
+        assert!(good.words().is_err());
         symlink("7.8", inner.join("7.9")).unwrap();
         assert!(page("7.9").contains("is a link"));
         std::fs::hard_link(inner.join("7.8"), inner.join("7.10")).unwrap();

@@ -176,10 +176,10 @@ impl LiveProcess {
         user: u32,
     ) -> Result<LiveProcess, PageProblem> {
         const ATTEMPTS: usize = 20;
-        let mut words = page.live_words()?;
+        let mut words = page.words()?;
         for _ in 0..ATTEMPTS {
             let before = LivePage::open(&words).map(|live| live.updates());
-            words = page.live_words()?;
+            words = page.words()?;
             let after = LivePage::open(&words).map(|live| live.updates());
             if before == after && after.is_some_and(|updates| updates.is_multiple_of(2)) {
                 break;

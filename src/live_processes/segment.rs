@@ -12,43 +12,35 @@ use vramtrace_format::proc::Life;
 /// Maximum number of bytes of a segment that are read: those of the longest page, and a word that shows that it is longer.
 const MAX_BYTES: usize = 8 + if GROUP_BYTES > LIVE_BYTES { GROUP_BYTES } else { LIVE_BYTES };
 
-/// Attributes of a segment from shmctl(IPC_STAT).
-pub struct Facts {
-    /// Pid of the creator in this pid namespace; 0 if it has none here.
-    pub creator: u32,
-    bytes: usize,
-}
-
 /// An attached segment; dropping it detaches.
 pub struct Segment {
     at: *const AtomicU64,
     words: usize,
 }
 
-fn stat(id: i32) -> io::Result<libc::shmid_ds> {
-    // SAFETY: a struct of our own.
+/// What shmctl returns and writes, asked for one of IPC_STAT, SHM_STAT, SHM_INFO.
+fn ask(id: i32, what: i32) -> io::Result<(i32, libc::shmid_ds)> {
+    // SAFETY: a struct of our own, which has room for the answer to any of them.
     unsafe {
         let mut stat: libc::shmid_ds = std::mem::zeroed();
-        match libc::shmctl(id, libc::IPC_STAT, &mut stat) {
-            0 => Ok(stat),
-            _ => Err(io::Error::last_os_error()),
+        match libc::shmctl(id, what, &mut stat) {
+            -1 => Err(io::Error::last_os_error()),
+            result => Ok((result, stat)),
         }
     }
+}
+
+fn stat(id: i32) -> io::Result<libc::shmid_ds> {
+    ask(id, libc::IPC_STAT).map(|(_, stat)| stat)
 }
 
 /// The ids of the segments of this length.
 pub fn attached(bytes: usize) -> impl Iterator<Item = i32> {
     const SHM_STAT: i32 = 13;
     const SHM_INFO: i32 = 14;
-    let ask = |index, what| {
-        // SAFETY: a struct of our own, which has room for the answer to either.
-        unsafe {
-            let mut stat: libc::shmid_ds = std::mem::zeroed();
-            (libc::shmctl(index, what, &mut stat), stat)
-        }
-    };
-    let found = (0..=ask(0, SHM_INFO).0).map(move |index| ask(index, SHM_STAT));
-    found.filter(move |(id, stat)| *id >= 0 && stat.shm_segsz == bytes).map(|(id, _)| id)
+    let last = ask(0, SHM_INFO).map_or(-1, |(last, _)| last);
+    let found = (0..=last).filter_map(|index| ask(index, SHM_STAT).ok());
+    found.filter(move |(_, stat)| stat.shm_segsz == bytes).map(|(id, _)| id)
 }
 
 /// Whether somebody has a segment of this user attached, which was made at this time (0 = not known). Without it the id
@@ -83,14 +75,13 @@ pub fn life_of(member: Member, owner: u32) -> Life {
     Life::of_holder(member.pid, attached, || pid_exists(member.pid))
 }
 
-/// `None` if no process has it attached, if `owner` does not own it, or if other users have access.
-pub fn facts(id: i32, owner: u32) -> Option<Facts> {
+/// Of a segment. `None` if no process has it attached, if `owner` does not own it, or if other users have access.
+pub fn facts(id: i32, owner: u32) -> Option<libc::shmid_ds> {
     let stat = stat(id).ok()?;
     let perm = &stat.shm_perm;
     // The creator keeps access after IPC_SET changed the owner, so both are checked.
     let own = [perm.uid, perm.cuid] == [owner; 2] && perm.mode & 0o077 == 0;
-    (own && stat.shm_nattch > 0)
-        .then_some(Facts { creator: stat.shm_cpid.max(0) as u32, bytes: stat.shm_segsz })
+    (own && stat.shm_nattch > 0).then_some(stat)
 }
 
 impl Segment {
@@ -103,7 +94,7 @@ impl Segment {
         }
         let mut segment = Segment { at: at.cast(), words: 0 };
         // Checked after attaching: from here on the id cannot be reused for another segment.
-        segment.words = facts(id, owner)?.bytes.min(MAX_BYTES) / 8;
+        segment.words = facts(id, owner)?.shm_segsz.min(MAX_BYTES) / 8;
         Some(segment)
     }
 
@@ -165,7 +156,7 @@ mod tests {
         let segment = Segment::attach(id, me, true).unwrap();
         assert!(segment.store(56, 7) && !segment.store(64, 7));
         assert_eq!(Segment::attach(id, me, false).unwrap().copy()[7], 7);
-        assert_eq!(facts(id, me).unwrap().creator, std::process::id());
+        assert_eq!(facts(id, me).unwrap().shm_cpid, std::process::id() as i32);
         // SAFETY: a segment of this test; `stat` has room for its record.
         unsafe {
             let mut stat: libc::shmid_ds = std::mem::zeroed();
