@@ -43,12 +43,11 @@ pub fn pod(path: &str) -> Option<String> {
 pub fn container(path: &str) -> Option<&str> {
     const ID: usize = 64;
     const SHOWN: usize = 12;
-    let last = path.rsplit('/').find(|part| {
-        let id = part.trim_end_matches(".scope").rsplit(['-', ':']).next().unwrap_or_default();
-        id.len() == ID && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-    })?;
-    let id = last.trim_end_matches(".scope").rsplit(['-', ':']).next()?;
-    id.get(..SHOWN)
+    path.rsplit('/').find_map(|part| {
+        let id = part.trim_end_matches(".scope").rsplit(['-', ':']).next()?;
+        let is_one = id.len() == ID && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_one.then(|| &id[..SHOWN])
+    })
 }
 
 /// The number of a job of Slurm.
