@@ -85,16 +85,11 @@ pub fn parse(bytes: &[u8]) -> Result<History, ImportProblem> {
     if bytes.starts_with(&MAGIC) {
         return Err(ImportProblem::Trace);
     }
-    let header = |header: &str| {
-        bytes
-            .split(|byte| *byte == b'\n')
-            .next()
-            .is_some_and(|first| first.trim_ascii() == header.as_bytes())
-    };
-    let read = match () {
-        () if header(csv::HEADER) => csv::read,
-        () if header(rmm::HEADER) => rmm::read,
-        () => match pprof::profile(bytes) {
+    let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii();
+    let read = match std::str::from_utf8(first).unwrap_or_default() {
+        csv::HEADER => csv::read,
+        rmm::HEADER => rmm::read,
+        _ => match pprof::profile(bytes) {
             Some(profile) => return pprof::read(&profile),
             None => return Err(ImportProblem::Unknown { looks: looks_like(bytes) }),
         },
