@@ -11,17 +11,16 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
+use testkit::trace_builder::TraceBuilder;
 use vramtrace_format::physical::MIB;
 use vramtrace_format::summary::{AtPeak, Change, keep_largest};
 use vramtrace_format::{
-    Alloc, ContextId, Counters, Definition, DeviceId, Event, Header, Kind, Listed, PoolId, Purpose,
-    PythonFrame, Refused, RefusedBy, SiteId, Space, StackFlags, StackId, StateHolder,
-    SummaryMoment, ThreadId,
+    Alloc, Counters, Definition, DeviceId, Event, Kind, Listed, Purpose, Refused, RefusedBy, Space,
+    StackId, StateHolder, SummaryMoment,
 };
-use vramtrace_reader::trace::{TraceWriter, WriterMemory};
 
 const STACKS: u32 = 200;
 /// The stack that leaks.
@@ -48,7 +47,6 @@ fn main() -> io::Result<()> {
     let (ranks, events, killed) = (number(1024), number(200_000), number(0));
     let refused = number(0);
     std::fs::create_dir_all(&directory)?;
-    let memory = WriterMemory::default();
     for rank in 0..ranks {
         let path = Path::new(&directory).join(format!("vramtrace.rank{rank}.vtrace"));
         // How many ranks before this one run out of memory later than it; 0: it does not.
@@ -61,7 +59,7 @@ fn main() -> io::Result<()> {
             leaks: refused > 0,
             out_of_memory: out_of_memory > 0,
         };
-        rank.write(&memory, File::create_new(path)?)?;
+        File::create_new(path)?.write_all(&rank.trace().bytes())?;
     }
     Ok(())
 }
@@ -137,144 +135,79 @@ impl Ledger {
 }
 
 impl Rank {
-    fn header(&self) -> Header {
-        let mut uuid = [0x52; 16];
-        uuid[..8].copy_from_slice(&self.rank.to_le_bytes());
-        Header {
-            uuid,
-            pid: 10_000 + self.rank as u32,
-            parent_pid: 9_000,
-            process_start_ticks: 99,
-            start_unix_ns: 1_767_225_600_000_000_000 + self.rank * 1_000_000,
-            start_mono_ns: 5,
-            host: format!("node{}", self.rank / 8),
-            rank: Some(self.rank as u32),
-            world_size: Some(self.ranks as u32),
-            executable: "/usr/bin/python3".into(),
-            command: vec!["python3".into(), "train.py".into()],
-            working_directory: "/home/me".into(),
-            writer: "0.1.0".into(),
-            ..Header::default()
-        }
-    }
-
-    fn definitions(&self) -> Vec<Definition> {
+    fn begin(&self) -> TraceBuilder {
+        let mut trace = TraceBuilder::new().rank(self.rank as u32, self.ranks as u32);
+        trace.header.uuid[..8].copy_from_slice(&self.rank.to_le_bytes());
+        trace.header.start_unix_ns += self.rank * 1_000_000;
+        trace.header.host = format!("node{}", self.rank / 8);
         let mut uuid = [0x47; 16];
         uuid[..8].copy_from_slice(&self.rank.to_le_bytes());
-        let (context, pool) = (ContextId(1), PoolId(0));
-        let site = |id, kind| Definition::Site {
-            id: SiteId(id),
-            api: 1,
-            kind: Some(kind),
-            device: DEVICE,
-            context,
-            pool,
-            stream: 0,
-        };
-        let mut all = vec![
-            Definition::Api { id: 1, name: "cuMemAlloc_v2".into() },
-            Definition::Device {
-                id: DEVICE,
-                uuid,
-                name: "NVIDIA H200".into(),
-                total_bytes: 141 << 30,
-                mig: false,
-            },
-            Definition::Context { id: context, device: DEVICE, handle: 0xc0, primary: true },
-            site(1, Kind::Device),
-            site(2, Kind::Block),
-        ];
+        let (name, total_bytes) = ("NVIDIA H200".into(), 141 << 30);
+        trace.define(Definition::Device { id: DEVICE, uuid, name, total_bytes, mig: false });
         for id in 1..=STACKS {
-            all.push(Definition::Code {
-                id,
-                minor: 9,
-                name: format!("Layer{}.forward", id % 40),
-                file: format!("/usr/lib/python3/site-packages/model/layer{}.py", id % 40),
-                first_line: 10 + id as i32,
-                line_table: Vec::new(),
-            });
+            let layer = id % 40;
+            let file = format!("/usr/lib/python3/site-packages/model/layer{layer}.py");
+            trace.code(id, &format!("Layer{layer}.forward"), &file, 10 + id as i32);
+            let python: Vec<u32> = (0..12).map(|depth| (id + depth) % STACKS + 1).collect();
+            trace.stack(id, &[], &python, &[]);
         }
-        for id in 1..=STACKS {
-            let frame = |code| PythonFrame { code, last_instruction: 0 };
-            let python = (0..12).map(|depth| frame((id + depth) % STACKS + 1)).collect();
-            let (native, joins) = (Vec::new(), Vec::new());
-            all.push(Definition::Stack {
-                id: StackId(id),
-                flags: StackFlags(0),
-                native,
-                python,
-                joins,
-            });
-        }
-        all
+        trace
     }
 
-    /// Writes segments that stay, and blocks in them that are allocated and freed in each step.
-    fn write(&self, memory: &WriterMemory, file: File) -> io::Result<()> {
-        let mut trace = TraceWriter::begin(memory, file, &self.header())?;
-        self.definitions().iter().try_for_each(|definition| trace.define(definition))?;
+    /// Segments that stay, and blocks in them that are allocated and freed in each step.
+    fn trace(&self) -> TraceBuilder {
+        let mut trace = self.begin();
         let mut ledger = Ledger::default();
         let (mut time_ns, mut written) = (1_000_000, 1);
-        let created =
-            Event::ContextCreated { context: ContextId(1), device: DEVICE, stack: StackId(0) };
-        trace.event(ThreadId(1), time_ns, &created)?;
-        let size = if self.rank == 17 { 96 * MIB } else { 64 * MIB };
-        let mut put = |trace: &mut TraceWriter, alloc: &Alloc, came: bool| {
+        trace.context(time_ns, 0);
+        let mut put = |trace: &mut TraceBuilder, alloc: &Alloc, came: bool| {
             time_ns += 20_032;
             written += 1;
             ledger.change(alloc, came, time_ns);
-            let event = match came {
-                true => Event::Alloc(*alloc),
-                false => Event::Free { key: alloc.key, space: alloc.space, site: SiteId(0) },
-            };
-            trace.event(ThreadId(1), time_ns, &event).map(|()| written)
+            match came {
+                true => trace.event(time_ns, Event::Alloc(*alloc)),
+                false => trace.free(time_ns, alloc.space, alloc.key),
+            }
+            written
         };
+        let driver =
+            Alloc { stack: StackId(LEAKING), ..trace.allocation(Kind::Device, 0, 0, 2 * MIB) };
+        let blocks = trace.allocation(Kind::Block, 0, 0, 2 * MIB);
+        let size = if self.rank == 17 { 96 * MIB } else { 64 * MIB };
         let segment = |n: u64| Alloc {
             key: (1 << 40) + n * 128 * MIB,
-            space: Space::Device,
             size,
-            site: SiteId(1),
             stack: StackId(1 + (n as u32 * 7) % STACKS),
-            requested: None,
+            ..driver
         };
         let block = |n: u64| Alloc {
             key: segment(n / 32).key + n % 32 * 2 * MIB,
-            space: Space::Block,
-            size: 2 * MIB,
-            site: SiteId(2),
             stack: StackId(1 + (n as u32 * 13) % STACKS),
-            requested: None,
+            ..blocks
         };
+        let leaked = |n: u64| Alloc { key: (1 << 45) + n * 2 * MIB, ..driver };
         for n in 0..STEP / 32 {
-            put(&mut trace, &segment(n), true)?;
+            put(&mut trace, &segment(n), true);
         }
-        let leaked = |n: u64| Alloc {
-            key: (1 << 45) + n * 2 * MIB,
-            space: Space::Device,
-            size: 2 * MIB,
-            site: SiteId(1),
-            stack: StackId(LEAKING),
-            requested: None,
-        };
         let mut done = 0;
         while done + STEP_EVENTS < self.events {
             for n in 0..STEP {
-                put(&mut trace, &block(n), true)?;
+                put(&mut trace, &block(n), true);
             }
-            put(&mut trace, &segment(1000), true)?;
-            done = put(&mut trace, &segment(1000), false)?;
+            put(&mut trace, &segment(1000), true);
+            done = put(&mut trace, &segment(1000), false);
             for n in 0..STEP {
-                done = put(&mut trace, &block(n), false)?;
+                done = put(&mut trace, &block(n), false);
             }
             if self.leaks {
-                done = put(&mut trace, &leaked(done), true)?;
+                done = put(&mut trace, &leaked(done), true);
             }
         }
         time_ns += 1_000_000;
         if self.out_of_memory {
             let refused = Refused {
-                site: SiteId(1),
-                stack: StackId(LEAKING),
+                site: driver.site,
+                stack: driver.stack,
                 size: MIB,
                 result: 2,
                 by: RefusedBy::Driver,
@@ -283,18 +216,14 @@ impl Rank {
                 driver_free: 0,
                 cache: None,
             };
-            trace.event(ThreadId(1), time_ns, &Event::Refused(refused))?;
+            trace.event(time_ns, Event::Refused(refused));
         } else if !self.killed {
-            let summary = ledger.summary();
-            trace.event(
-                ThreadId(1),
-                time_ns,
-                &Event::StateBegin { id: 0, what: Purpose::Summary, cache_ooms: 0 },
-            )?;
-            summary.iter().try_for_each(|event| trace.event(ThreadId(1), time_ns, event))?;
-            trace.event(ThreadId(1), time_ns, &Event::StateEnd { id: 0, cut: false })?;
-            trace.event(ThreadId(1), time_ns, &Event::Ended)?;
+            let begin = Event::StateBegin { id: 0, what: Purpose::Summary, cache_ooms: 0 };
+            trace.event(time_ns, begin);
+            ledger.summary().into_iter().for_each(|event| trace.event(time_ns, event));
+            trace.event(time_ns, Event::StateEnd { id: 0, cut: false });
+            trace.event(time_ns, Event::Ended);
         }
-        trace.finish().map(drop)
+        trace
     }
 }
