@@ -192,23 +192,14 @@ impl<'b> Machine<'b> {
                 b'(' => self.marks.push(self.stack.len()),
                 b'0' => drop(self.pop()?),
                 b'1' => drop(self.above_mark()?),
-                b'a' => {
-                    let item = self.pop()?;
-                    self.extend(vec![item], false)?;
-                }
-                b'e' => {
-                    let items = self.above_mark()?;
-                    self.extend(items, false)?;
-                }
+                b'a' => self.pop().and_then(|item| self.extend(vec![item], false))?,
+                b'e' => self.above_mark().and_then(|items| self.extend(items, false))?,
                 b's' => {
                     let value = self.pop()?;
                     let key = self.pop()?;
                     self.extend(vec![key, value], true)?;
                 }
-                b'u' => {
-                    let items = self.above_mark()?;
-                    self.extend(items, true)?;
-                }
+                b'u' => self.above_mark().and_then(|items| self.extend(items, true))?,
                 b'q' => self.number::<1>().and_then(|id| self.memoise(id))?,
                 b'r' => self.number::<4>().and_then(|id| self.memoise(id))?,
                 0x94 => self.memoise(self.memo.len())?,
@@ -229,31 +220,18 @@ impl<'b> Machine<'b> {
             b'J' => Value::Int(i32::from_le_bytes(self.bytes()?).into()),
             b'K' => Value::Int(self.byte()?.into()),
             b'M' => Value::Int(u16::from_le_bytes(self.bytes()?).into()),
-            0x8a => {
-                let count = self.number::<1>()?;
-                long(self.take(count)?)
-            }
+            0x8a => self.number::<1>().and_then(|count| self.take(count)).map(long)?,
             b'G' => Value::Float(f64::from_be_bytes(self.bytes()?)),
             0x8c => self.number::<1>().and_then(|count| self.text(count))?,
             b'X' => self.number::<4>().and_then(|count| self.text(count))?,
             0x8d => self.number::<8>().and_then(|count| self.text(count))?,
-            b'C' => {
-                let count = self.number::<1>()?;
-                self.take(count)?;
-                Value::Bytes
-            }
+            b'C' => self.number::<1>().and_then(|count| self.take(count)).map(|_| Value::Bytes)?,
             b']' => Value::List(self.container(Vec::new())?),
             b'}' => Value::Dict(self.container(Vec::new())?),
             b')' => self.tuple(0)?,
             0x85..=0x87 => self.tuple(usize::from(opcode - 0x84))?,
-            b'l' => {
-                let items = self.above_mark()?;
-                Value::List(self.container(items)?)
-            }
-            b't' => {
-                let items = self.above_mark()?;
-                Value::Tuple(self.container(items)?)
-            }
+            b'l' => Value::List(self.above_mark().and_then(|items| self.container(items))?),
+            b't' => Value::Tuple(self.above_mark().and_then(|items| self.container(items))?),
             b'd' => {
                 let items = self.above_mark()?;
                 if !items.len().is_multiple_of(2) {
