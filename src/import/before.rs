@@ -17,22 +17,7 @@ fn freed_by(entry: &HistoryEntry, expandable: bool) -> Ground {
     Ground { stream, pool, expandable, stack: StackId(0) }
 }
 
-/// In order of address; nothing overlaps.
-#[derive(Clone, Debug, Default)]
-pub(super) struct InitialState {
-    pub segments: Vec<(Range<u64>, Ground)>,
-    pub blocks: Vec<(HistoryBlock, Ground)>,
-}
-
-impl InitialState {
-    pub(super) fn of(device: &HistoryDevice, conf: &Conf) -> InitialState {
-        let segments = segments(device);
-        let blocks = blocks(device, &segments, conf);
-        InitialState { segments: segments.iter().collect(), blocks }
-    }
-}
-
-fn segments(device: &HistoryDevice) -> Spans<Ground> {
+pub(super) fn segments(device: &HistoryDevice) -> Spans<Ground> {
     let mut before: Spans<Ground> = Spans::default();
     // Ranges with entries in the history: the state at the end says nothing about the state before these.
     let mut touched: Spans<()> = Spans::default();
@@ -60,7 +45,8 @@ fn segments(device: &HistoryDevice) -> Spans<Ground> {
     before
 }
 
-fn blocks(
+/// In order of address; nothing overlaps. `segments`: those that were there before.
+pub(super) fn blocks(
     device: &HistoryDevice,
     segments: &Spans<Ground>,
     conf: &Conf,
@@ -158,15 +144,13 @@ mod tests {
                 segment(20, 0, Vec::new()),
             ],
         };
-        let before = InitialState::of(&device, &Conf::default());
+        let before = segments(&device);
         let ranges: Vec<(u64, u64, bool)> = before
-            .segments
             .iter()
             .map(|(range, ground)| (range.start / MIB, range.end / MIB, ground.expandable))
             .collect();
         assert_eq!(ranges, [(10, 12, false), (20, 22, false), (60, 80, true)]);
-        let blocks: Vec<(u64, u64, u64, bool, u16)> = before
-            .blocks
+        let blocks: Vec<(u64, u64, u64, bool, u16)> = blocks(&device, &before, &Conf::default())
             .iter()
             .map(|(block, ground)| {
                 let at = block.address - 10 * MIB;

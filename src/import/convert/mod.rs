@@ -28,7 +28,7 @@ use vramtrace_format::{
     StackId, ThreadId,
 };
 
-use super::before::InitialState;
+use super::before;
 use super::blocks::BlockLayout;
 use super::history::{Action, Ground, History, HistoryDevice, HistoryEntry};
 use crate::allocator::{Conf, rounding};
@@ -148,17 +148,18 @@ impl Converter<'_, '_> {
 
     /// Writes what existed before the history.
     fn begin(&mut self, thread: &mut Thread) -> io::Result<()> {
-        let mut before = InitialState::of(thread.device, &self.conf);
+        let segments = before::segments(thread.device);
+        let mut blocks = before::blocks(thread.device, &segments, &self.conf);
         self.converted.devices += 1;
-        self.converted.before += (before.segments.len() + before.blocks.len()) as u64;
-        for (range, ground) in before.segments {
+        self.converted.before += (segments.iter().count() + blocks.len()) as u64;
+        for (range, ground) in segments.iter() {
             let address = range.start;
             self.grow(thread, range, ground)?;
             self.change(thread, address, BlockChange::Reusable)?;
         }
         // What is freed at once is no part of the highest sum.
-        before.blocks.sort_by_key(|(block, _)| !block.pending);
-        for (block, ground) in before.blocks {
+        blocks.sort_by_key(|(block, _)| !block.pending);
+        for (block, ground) in blocks {
             let ground = Ground { stack: block.stack, ..ground };
             self.place(thread, block.address, (block.size, block.requested), &ground)?;
             if block.pending {
