@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use csv::{Writer, WriterBuilder};
 use serde::Serialize;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, Header};
 
 use super::TracedProcess;
 use super::requester::Requester;
@@ -13,14 +13,8 @@ use super::sink::{Counter, Element, Sink};
 
 pub(super) struct Csv<'o> {
     rows: Writer<&'o mut dyn Write>,
-    process: ProcessColumns,
-}
-
-#[derive(Default)]
-struct ProcessColumns {
-    host: String,
-    pid: u32,
-    rank: Option<u32>,
+    /// Of the process that is being written.
+    header: Header,
 }
 
 /// One row: its fields are the columns. What a record does not have is empty.
@@ -59,7 +53,7 @@ impl<'o> Csv<'o> {
         let first = first.into_inner().map_err(|error| error.into_error())?;
         out.write_all(first.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default())?;
         let rows = WriterBuilder::new().has_headers(false).from_writer(out);
-        Ok(Csv { rows, process: ProcessColumns::default() })
+        Ok(Csv { rows, header: Header::default() })
     }
 }
 
@@ -79,9 +73,7 @@ fn seconds(ns: u64) -> String {
 
 impl Sink for Csv<'_> {
     fn process(&mut self, process: &TracedProcess) -> io::Result<()> {
-        let header = process.trace.header();
-        let (host, pid, rank) = (header.host.clone(), header.pid, header.rank);
-        self.process = ProcessColumns { host, pid, rank };
+        self.header = process.trace.header().clone();
         Ok(())
     }
 
@@ -140,7 +132,7 @@ impl Sink for Csv<'_> {
                 ..TimelineRow::default()
             },
         };
-        let ProcessColumns { host, pid, rank } = &self.process;
+        let Header { host, pid, rank, .. } = &self.header;
         Ok(self.rows.serialize(TimelineRow { host: plain(host), pid: *pid, rank: *rank, ..row })?)
     }
 
