@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use inferno::flamegraph::color::{Color, PaletteMap};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
+use super::ProcessStacks;
 use super::folded::{Lines, add};
-use super::samples::ProcessStacks;
 use crate::analysis::{Layer, Places};
 use crate::symbols::{FREE_CACHE_NAME, Frame};
 

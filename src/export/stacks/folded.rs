@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::super::sink::device_name;
-use super::samples::{ProcessStacks, frame_name};
+use super::{ProcessStacks, frame_name};
 use crate::analysis::Owner;
 use crate::symbols::Frame;
 

@@ -3,16 +3,15 @@
 mod flame;
 mod folded;
 pub mod pprof;
-mod samples;
 
 use std::io::{self, Write};
 
+use vramtrace_format::Header;
+
 use super::{TracedProcess, processes};
 use crate::analysis::{Holding, Holdings, Level, Moment, Owner, Process};
-use crate::symbols::Symbols;
+use crate::symbols::{Frame, Symbols};
 use crate::trace::Trace;
-pub use samples::ProcessStacks;
-pub(super) use samples::frame_name;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackFormat {
@@ -22,6 +21,37 @@ pub enum StackFormat {
     Pprof,
     /// A flame graph to open in a browser.
     Flame,
+}
+
+/// The stacks of one process that held memory.
+#[derive(Debug)]
+pub struct ProcessStacks {
+    /// `rank 3: python train.py (host, pid 4711)`.
+    pub label: String,
+    pub header: Header,
+    pub symbols: Symbols,
+    /// In order of device and stack, also those that hold nothing but what is paused.
+    pub samples: Vec<(Owner, Holding)>,
+    /// Bytes of peaks of which the trace has the height alone.
+    pub not_known: u64,
+}
+
+impl ProcessStacks {
+    /// Those with memory.
+    pub fn resident(&self) -> impl Iterator<Item = &(Owner, Holding)> {
+        self.samples.iter().filter(|(_, held)| held.bytes > 0)
+    }
+}
+
+/// `train (train.py:41)`, `cudaMalloc [libcudart.so.12]`.
+pub(super) fn frame_name(frame: &Frame) -> String {
+    match (frame.place(), frame.library_name()) {
+        (Some(place), _) => format!("{} ({place})", frame.function),
+        (None, Some(library)) if !frame.function.starts_with(library) => {
+            format!("{} [{library}]", frame.function)
+        }
+        (None, _) => frame.function.to_string(),
+    }
 }
 
 /// Of each trace what its stacks held at a moment; `Peak`: each device at its own. `read`: the

@@ -10,7 +10,7 @@ use prost::Message;
 use rustc_hash::FxBuildHasher;
 
 use super::super::sink::device_name;
-use super::samples::ProcessStacks;
+use super::ProcessStacks;
 use crate::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::symbols::Frame;
 
