@@ -1,7 +1,8 @@
 //! Appends lines to a file to which other processes append at the same time.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -31,12 +32,9 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
     }
 }
 
-/// What a line of a file is for [`check`].
-pub type IsLine<'l> = &'l dyn Fn(&[u8]) -> bool;
-
 /// Finds out whether lines can be appended to an existing file, and whether its first line is one of them. Changes
 /// nothing. `Ok(false)`: the first line is another text, or has no end.
-pub fn check(path: &Path, is_line: IsLine) -> io::Result<bool> {
+pub fn check(path: &Path, is_line: &dyn Fn(&[u8]) -> bool) -> io::Result<bool> {
     let file = open(path, false)?;
     let mut text = Vec::new();
     (&file).take(MAX_LINE_BYTES).read_to_end(&mut text)?;
@@ -51,12 +49,11 @@ pub fn check(path: &Path, is_line: IsLine) -> io::Result<bool> {
 pub fn lines(path: &Path, lines: &[u8]) -> io::Result<()> {
     let mut file = open(path, true)?;
     lock(&file)?;
-    let end = file.seek(SeekFrom::End(0))?;
+    let end = file.metadata()?.len();
     // A writer that was killed, or a full disk, may have left a part of a line.
     let mut last = [b'\n'];
     if end > 0 {
-        file.seek(SeekFrom::Start(end - 1))?;
-        file.read_exact(&mut last)?;
+        file.read_exact_at(&mut last, end - 1)?;
     }
     let whole = match last {
         [b'\n'] => lines.to_vec(),

@@ -19,7 +19,7 @@ mod walk;
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -224,15 +224,6 @@ pub fn lock_within(file: &File, time: Duration) -> io::Result<bool> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             done => return done,
         }
-    }
-}
-
-/// A descriptor that a system call returned.
-fn owned(descriptor: i32) -> io::Result<File> {
-    match descriptor {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just opened, and nobody else has it.
-        descriptor => Ok(unsafe { File::from_raw_fd(descriptor) }),
     }
 }
 

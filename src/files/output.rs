@@ -9,7 +9,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 
 use super::directory::Directory;
 use super::walk::{DirectoryEntry, End, is_trusted, walk};
-use super::{owned, path_of, random, set_mode};
+use super::{path_of, random, set_mode};
 
 /// An output whose path was followed and checked.
 #[derive(Debug)]
@@ -224,8 +224,13 @@ fn descriptor_number(path: &Path) -> Option<RawFd> {
 }
 
 fn duplicate(number: RawFd) -> io::Result<File> {
-    // SAFETY: touches no memory; a number that is no descriptor is an error.
-    owned(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })
+    // SAFETY: touches no memory; a number that is no descriptor is an error. A new one is nobody else's.
+    unsafe {
+        match libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) {
+            -1 => Err(io::Error::last_os_error()),
+            new => Ok(File::from_raw_fd(new)),
+        }
+    }
 }
 
 #[cfg(test)]
