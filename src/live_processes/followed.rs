@@ -6,9 +6,7 @@ use std::path::PathBuf;
 
 use vramtrace_format::oom::{Figures, OomCause, OtherLimit};
 use vramtrace_format::{DeviceId, Header, PostMortem, Stamped};
-use vramtrace_reader::analysis::leaks::{
-    GrowthObserver, Leak, Leaks, Suppressions, Verdict, Watched,
-};
+use vramtrace_reader::analysis::leaks::{GrowthObserver, Leaks, Suppressions, Verdict, Watched};
 use vramtrace_reader::analysis::roles::{LiveRoles, Role, RoleLearner};
 use vramtrace_reader::replay::{Follower, GrowingReplay, Observer, State};
 use vramtrace_reader::trace::{Definitions, Trace, open_of};
@@ -24,7 +22,8 @@ pub struct Growth {
 /// The lines with the verdict GROWING, summed for each device.
 pub fn growth_by_device(found: &Leaks) -> BTreeMap<DeviceId, Growth> {
     let mut all: BTreeMap<DeviceId, Growth> = BTreeMap::new();
-    for leak in found.leaks.iter().filter(|leak| is_growing(leak)) {
+    let sure = found.leaks.iter().filter(|leak| leak.is_sure() && leak.growth.is_some());
+    for leak in sure.filter(|leak| leak.verdict == Verdict::Growing) {
         let growth = all.entry(leak.device).or_default();
         growth.bytes_per_s += leak.rate.unwrap_or(0.0);
         // The parts of the room that a second takes add up.
@@ -33,10 +32,6 @@ pub fn growth_by_device(found: &Leaks) -> BTreeMap<DeviceId, Growth> {
         growth.full_in_s = parts.reduce(|a, b| a + b).map(|sum| 1.0 / sum);
     }
     all
-}
-
-fn is_growing(leak: &Leak) -> bool {
-    leak.verdict == Verdict::Growing && leak.is_sure() && leak.growth.is_some()
 }
 
 /// What the trace says, as far as it is read.
