@@ -93,7 +93,7 @@ impl Directory {
     }
 
     /// Whether nobody but root and this user may put something into it.
-    pub(super) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.0.metadata().is_ok_and(|about| is_trusted(&about) && about.mode() & 0o022 == 0)
     }
 
@@ -139,6 +139,14 @@ impl Directory {
     pub fn has(&self, name: &OsStr, file: &File) -> bool {
         let found = self.find(name, OFlags::empty()).and_then(|found| identity(&found)).ok();
         found.is_some() && found == identity(file).ok()
+    }
+
+    /// An error if this name is not that of the open file: who may write the directory may have put another one there.
+    pub fn check(&self, name: &OsStr, file: &File) -> io::Result<()> {
+        match self.is_closed() || self.has(name, file) {
+            true => Ok(()),
+            false => Err(io::Error::other("another user replaced it while it was written")),
+        }
     }
 
     /// Makes a symbolic link.

@@ -177,18 +177,10 @@ impl New<'_> {
             None => unused_name(|own| self.directory.link(&self.file, own))?.0,
         };
         self.name = Some(own.clone());
-        self.check(&own)?;
+        self.directory.check(&own, &self.file)?;
         self.directory.rename(&own, name, force)?;
         self.name = None;
-        self.check(name)
-    }
-
-    /// Who may write the directory may have put another file in place of this one.
-    fn check(&self, name: &OsStr) -> io::Result<()> {
-        match self.directory.is_closed() || self.directory.has(name, &self.file) {
-            true => Ok(()),
-            false => Err(io::Error::other("another user replaced it while it was written")),
-        }
+        self.directory.check(name, &self.file)
     }
 }
 

@@ -49,7 +49,7 @@ impl ExportDirectory {
 
     /// Gives the directory its name.
     pub(super) fn keep(mut self) -> io::Result<()> {
-        self.check(&self.partial_name)?;
+        self.above.check(&self.partial_name, self.partial.file())?;
         let rename = |replace| self.above.rename(&self.partial_name, &self.name, replace);
         match rename(false) {
             // Not all file systems can refuse to replace; none replaces a directory that is not empty.
@@ -62,15 +62,7 @@ impl ExportDirectory {
             renamed => renamed?,
         }
         self.kept = true;
-        self.check(&self.name)
-    }
-
-    /// Who may write the directory above may have put another one in place of this one.
-    fn check(&self, name: &OsString) -> io::Result<()> {
-        match self.above.has(name, self.partial.file()) {
-            true => Ok(()),
-            false => Err(io::Error::other("another user replaced it while it was written")),
-        }
+        self.above.check(&self.name, self.partial.file())
     }
 }
 
@@ -80,7 +72,7 @@ fn exists() -> io::Error {
 
 impl Drop for ExportDirectory {
     fn drop(&mut self) {
-        if !self.kept && self.check(&self.partial_name).is_ok() {
+        if !self.kept && self.above.has(&self.partial_name, self.partial.file()) {
             // Follows no link, neither here nor below.
             let _ = std::fs::remove_dir_all(self.above.path_to(&self.partial_name));
         }
