@@ -122,28 +122,23 @@ fn bounded(file: File, most: u64) -> io::Result<Vec<u8>> {
 
 /// Opens what an O_PATH descriptor refers to, if it is a regular file.
 fn reopen(found: &File, access: Access) -> io::Result<File> {
-    let about = found.metadata()?;
-    let kind = about.file_type();
-    if !kind.is_file() {
-        let what = match () {
-            // As the kernel says it.
-            () if kind.is_symlink() => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
-            () if kind.is_dir() => "a directory",
-            () if kind.is_fifo() => "a FIFO",
-            () if kind.is_socket() => "a socket",
-            () => "a device",
-        };
-        let what = format!("is {what}, not a regular file");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    }
-    if is_of_kernel(found) {
-        let what = "is a file of the kernel, not on a disk";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    }
-    let mut options = OpenOptions::new();
-    options.read(true).write(access == Access::Write);
-    // A lease of another process would make the open wait.
-    options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path_of(found))
+    let kind = found.metadata()?.file_type();
+    let what = match () {
+        // As the kernel says it.
+        () if kind.is_symlink() => return Err(io::Error::from_raw_os_error(libc::ELOOP)),
+        () if kind.is_dir() => "is a directory, not a regular file",
+        () if kind.is_fifo() => "is a FIFO, not a regular file",
+        () if kind.is_socket() => "is a socket, not a regular file",
+        () if !kind.is_file() => "is a device, not a regular file",
+        () if is_of_kernel(found) => "is a file of the kernel, not on a disk",
+        () => {
+            let mut options = OpenOptions::new();
+            options.read(true).write(access == Access::Write);
+            // A lease of another process would make the open wait.
+            return options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path_of(found));
+        }
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 /// What stays the same as long as the file is open.
