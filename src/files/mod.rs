@@ -156,12 +156,6 @@ pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode))
 }
 
-/// Makes a directory; those above it must exist. An error if something has this name.
-pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
-    let (above, name) = Directory::of(path)?;
-    above.make_directory(name, mode)
-}
-
 /// A new file in the temporary directory, mode 0600, which goes when this is dropped.
 pub fn temporary_file() -> io::Result<NamedTempFile> {
     NamedTempFile::new()

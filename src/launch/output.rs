@@ -257,7 +257,8 @@ fn make_numbered(directory: &mut PathBuf) -> std::io::Result<()> {
     let first = directory.as_os_str().to_os_string();
     let mut number = 1;
     loop {
-        match files::make_directory(directory, 0o700) {
+        let (above, name) = Directory::of(directory)?;
+        match above.make_directory(name, 0o700) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             made => return made,
         }
