@@ -46,8 +46,6 @@ fn why_not(source: &OpenError) -> String {
 /// Why no trace was found. The message names the path, the problem, and what to give instead.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    #[error("{}: {source}", .path.display())]
-    Open { path: PathBuf, source: OpenError },
     /// The file was named.
     #[error("{}: {}", .path.display(), why_not(.source))]
     Given { path: PathBuf, source: OpenError },
@@ -166,9 +164,7 @@ fn load_directory(path: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceErr
     for file in &files {
         match open_beside(file, &beside) {
             Ok(trace) => traces.push(trace),
-            Err(source) => {
-                broken.push(TraceError::Open { path: file.clone(), source }.to_string());
-            }
+            Err(error) => broken.push(format!("{}: {error}", file.display())),
         }
     }
     if traces.is_empty() && !broken.is_empty() {
