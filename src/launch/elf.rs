@@ -99,19 +99,14 @@ fn interpreter_of_script(path: &Path) -> Option<PathBuf> {
     let length = files::open(path).ok()?.read(&mut start).ok()?;
     let line = start[..length].strip_prefix(b"#!")?;
     let line = line.split(|byte| *byte == b'\n').next()?;
-    let mut words = line
-        .split(|byte| byte.is_ascii_whitespace())
-        .filter(|word| !word.is_empty())
-        .map(|word| Path::new(OsStr::from_bytes(word)));
-    let first = words.next()?;
+    let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
+    let path = |word: &[u8]| PathBuf::from(OsStr::from_bytes(word));
+    let first = path(words.next()?);
     if first.file_name() == Some(OsStr::new("env")) {
-        let is_argument = |word: &&Path| {
-            let bytes = word.as_os_str().as_bytes();
-            !bytes.starts_with(b"-") && !bytes.contains(&b'=')
-        };
-        return words.find(is_argument).map(Path::to_path_buf);
+        let is_program = |word: &&[u8]| !word.starts_with(b"-") && !word.contains(&b'=');
+        return words.find(is_program).map(path);
     }
-    Some(first.into())
+    Some(first)
 }
 
 /// `None` where the file is no ELF.
