@@ -82,9 +82,8 @@ impl ControlTarget {
             )));
         }
         let mut problem = None;
-        for directory in
-            PageDirectory::all_of(owner, &PageLocations::from(|name| variable(pid, name)))
-        {
+        let places = PageLocations::from(|name| variable(pid, name));
+        for directory in PageDirectory::all_of(owner, &places) {
             match directory.and_then(|directory| target_in(&directory, pid)) {
                 Ok(Some(target)) => return Ok(target),
                 Ok(None) => {}
@@ -92,15 +91,9 @@ impl ControlTarget {
                 Err(other) => problem = Some(other),
             }
         }
-        Err(problem.map_or_else(
-            || {
-                wrong(
-                    "it runs without the recorder, or has not used CUDA yet; `vramtrace \
-                     ps` lists the recorded processes",
-                )
-            },
-            Failure::from,
-        ))
+        const NO_PAGE: &str = "it runs without the recorder, or has not used CUDA yet; `vramtrace ps` lists the \
+            recorded processes";
+        Err(problem.map_or_else(|| wrong(NO_PAGE), Failure::from))
     }
 
     pub fn state(&self) -> Result<LiveProcess, PageProblem> {
