@@ -20,10 +20,7 @@ pub struct PageLocations {
 impl PageLocations {
     /// `variable`: the value of a variable of the environment.
     pub fn from(variable: impl Fn(&str) -> Option<OsString>) -> PageLocations {
-        let path = |name| {
-            let path = variable(name).map(PathBuf::from);
-            path.filter(|path| path.is_absolute())
-        };
+        let path = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         PageLocations { given: path("VRAMTRACE_LIVE_DIR"), runtime: path("XDG_RUNTIME_DIR") }
     }
 
