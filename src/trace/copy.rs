@@ -36,7 +36,13 @@ pub fn copy_with(trace: &Trace, definitions: &[Definition], out: &File) -> io::R
         out.write_all_at(bytes, range.start)?;
     }
     out.set_len(trace.len())?;
-    mask_command(trace, out)?;
+    let reader = TraceReader::sparse(trace.bytes(), trace.data()).map_err(io::Error::other)?;
+    // Older recorders wrote all of the command line.
+    let (command, written) = (&trace.header().command, reader.header());
+    if written.command != *command {
+        let masked = Header { command: command.clone(), ..written.clone() };
+        out.write_all_at(&masked.to_page(), 0)?;
+    }
     write_behind(trace, definitions, out)
 }
 
@@ -60,15 +66,4 @@ fn write_behind(trace: &Trace, definitions: &[Definition], out: &File) -> io::Re
     let mut to = TraceWriter::behind(&memory, out.try_clone()?, tag, slot, sequence);
     definitions.iter().try_for_each(|definition| to.define(definition))?;
     to.finish().map(drop)
-}
-
-/// Older recorders wrote all of the command line.
-fn mask_command(trace: &Trace, out: &File) -> io::Result<()> {
-    let reader = TraceReader::sparse(trace.bytes(), trace.data()).map_err(io::Error::other)?;
-    let (command, written) = (&trace.header().command, reader.header());
-    if written.command != *command {
-        let masked = Header { command: command.clone(), ..written.clone() };
-        out.write_all_at(&masked.to_page(), 0)?;
-    }
-    Ok(())
 }
