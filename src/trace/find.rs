@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 
 use vramtrace_format::Error;
 
-use super::open::{self, OpenError, open_beside, started_unix_ns};
+use super::open::{OpenError, open, open_beside, started_unix_ns};
 use super::runs::newest_run;
 use super::tail_place::Beside;
 use super::{Trace, compressed};
@@ -91,7 +91,8 @@ pub fn load(paths: &[PathBuf]) -> Result<LoadedTraces, TraceError> {
         if path.is_dir() {
             load_directory(path, &mut loaded)?;
         } else {
-            loaded.traces.push(open(path)?);
+            let given = |source| TraceError::Given { path: path.clone(), source };
+            loaded.traces.push(open(path).map_err(given)?);
         }
     }
     loaded.traces.sort_by_key(|trace| {
@@ -146,10 +147,6 @@ fn some(mut lines: Vec<String>, what: &str) -> Vec<String> {
         lines.push(format!("{} more files {what}", count(more as u64 + 1)));
     }
     lines
-}
-
-fn open(path: &Path) -> Result<Trace, TraceError> {
-    open::open(path).map_err(|source| TraceError::Given { path: path.to_path_buf(), source })
 }
 
 /// Loads the newest run in a directory; the empty path is the working directory.

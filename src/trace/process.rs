@@ -6,10 +6,8 @@ use crate::files;
 
 /// Whether the process of the trace runs on this host. Pids are reused, so its start time must match, too.
 pub(super) fn is_running(header: &Header) -> bool {
-    if header.pid == 0 || !is_this_host(header) {
-        return false;
-    }
-    proc::is_alive(header.pid, header.process_start_ticks)
+    let is_here = header.pid != 0 && is_this_host(header);
+    is_here && proc::is_alive(header.pid, header.process_start_ticks)
 }
 
 /// Whether the trace was recorded on this host, by the host's name.
