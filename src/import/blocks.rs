@@ -26,9 +26,6 @@ pub(super) struct Placed {
     pub pending: bool,
 }
 
-/// The remainder of a large block is split off if it is larger than this, bytes (kSmallSize of the allocator).
-const KEPT_WHOLE: u64 = 1 << 20;
-
 impl BlockLayout {
     /// Adds a segment. Returns the overlapping parts that it replaces; none in a consistent history.
     pub(super) fn grow(&mut self, range: Range<u64>, ground: Ground) -> Vec<(Range<u64>, Ground)> {
@@ -75,7 +72,8 @@ impl BlockLayout {
             ground.expandable || size <= rounding::SMALL && length == rounding::SMALL_SEGMENT;
         let split = match small {
             true => rest >= rounding::MIN_BLOCK,
-            false => size < conf.max_split_size && rest > KEPT_WHOLE,
+            // kSmallSize of the allocator.
+            false => size < conf.max_split_size && rest > rounding::SMALL,
         };
         if split { size } else { room }
     }

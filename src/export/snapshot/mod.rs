@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::torch_conf::CONF_VARIABLES;
 use vramtrace_format::{DeviceId, PoolId, SiteId, StackId};
 
-use crate::allocator::Conf;
+use crate::allocator::{Conf, rounding};
 use crate::analysis::StackClassifier;
 use crate::replay::{Progress, Until};
 use crate::symbols::Symbols;
@@ -223,9 +223,9 @@ impl Writer<'_, '_> {
         };
         let small = match role {
             MemoryRole::Page => {
-                blocks().all(|of| of.size <= SMALL) && !size.is_multiple_of(LARGE_PAGE)
+                blocks().all(|of| of.size <= rounding::SMALL) && !size.is_multiple_of(LARGE_PAGE)
             }
-            MemoryRole::Segment => size <= SMALL_SEGMENT,
+            MemoryRole::Segment => size <= rounding::SMALL_SEGMENT,
             MemoryRole::Other => false,
         };
         let pool = self.definitions.site(memory.site).map_or(PoolId(0), |site| site.pool);
@@ -305,6 +305,4 @@ impl Writer<'_, '_> {
     }
 }
 
-const SMALL: u64 = 1 << 20;
-const SMALL_SEGMENT: u64 = 2 << 20;
 const LARGE_PAGE: u64 = 20 << 20;
