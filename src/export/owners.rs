@@ -44,11 +44,9 @@ impl Owners {
 /// Bytes of an object that replaced unmapped memory, by owner and caller.
 type Woken = Vec<(BroughtBack, u64)>;
 
+/// The size of each object, and the bytes that replaced unmapped memory.
 #[derive(Default)]
-struct OwnerFinder {
-    /// The size of each object, and the bytes that replaced unmapped memory.
-    objects: FxHashMap<(Key, u64), (u64, Woken)>,
-}
+struct OwnerFinder(FxHashMap<(Key, u64), (u64, Woken)>);
 
 impl OwnerFinder {
     /// An object gets another owner if at least half of it replaced that owner's memory.
@@ -57,7 +55,7 @@ impl OwnerFinder {
             let (largest, bytes) = woken.into_iter().max_by_key(|(_, bytes)| *bytes)?;
             (bytes >= size.div_ceil(2)).then_some((of, largest))
         };
-        Owners(self.objects.into_iter().filter_map(owner).collect())
+        Owners(self.0.into_iter().filter_map(owner).collect())
     }
 }
 
@@ -65,8 +63,7 @@ impl Observer for OwnerFinder {
     fn on_wake(&mut self, _at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
         let (Some(woken), Some(object)) = (mapping.woken, object) else { return };
         let key = Key::object(mapping.object);
-        let (_, pieces) =
-            self.objects.entry((key, object.time_ns)).or_insert((object.size, Vec::new()));
+        let (_, pieces) = self.0.entry((key, object.time_ns)).or_insert((object.size, Vec::new()));
         let of = BroughtBack { owner: woken.owner.stack, by: woken.by };
         match pieces.iter_mut().find(|(known, _)| *known == of) {
             Some((_, bytes)) => *bytes = bytes.saturating_add(mapping.size),
