@@ -204,11 +204,10 @@ fn traces_in(path: &Path, most: usize) -> std::io::Result<(Vec<PathBuf>, u64)> {
     let mut all = 0;
     for entry in Directory::at(path)?.entries()? {
         let file = path.join(entry.file_name());
-        if !(is_trace(&file) || has_compressed_name(&file)) || !is(&entry, FileType::is_file) {
-            continue;
+        if (is_trace(&file) || has_compressed_name(&file)) && is(&entry, FileType::is_file) {
+            all += 1;
+            first.push(file);
         }
-        all += 1;
-        first.push(file);
         if first.len() > most {
             first.pop();
         }
