@@ -42,9 +42,8 @@ impl Output {
     /// system's says what is wrong with the path.
     pub fn new(path: &Path, force: bool) -> io::Result<Output> {
         let refused = |why: &str| Err(io::Error::other(why));
-        let place = match descriptor_number(path)
-            .map_or_else(|| walk(path, None), |number| Ok(End::Descriptor(number)))?
-        {
+        let open = descriptor_number(path).map(|number| Ok(End::Descriptor(number)));
+        let place = match open.unwrap_or_else(|| walk(path, None))? {
             End::Descriptor(number) => {
                 return Ok(Output { target: Target::Descriptor(number), force });
             }
