@@ -1,7 +1,8 @@
 //! A pool of a device: the addresses and the bytes that it holds.
 
-use crate::abi::Pointer;
+use crate::abi::{POOL_STEP, Pointer};
 use crate::ranges::Ranges;
+use std::collections::HashMap;
 
 pub(crate) type PoolId = u32;
 
@@ -17,7 +18,9 @@ pub(crate) struct Pool {
     /// Address ranges that the pool owns.
     pub arenas: Vec<(Pointer, u64)>,
     pub reserved: u64,
-    /// Bytes of live blocks, each rounded up: what `reserved` must hold.
+    /// Live blocks in each piece of POOL_STEP bytes of the addresses. Pieces with one are what `reserved` must hold.
+    pub pieces: HashMap<u64, u32>,
+    /// Bytes of live blocks, each rounded up.
     pub used: u64,
     /// The same as requested: the value of the attribute.
     pub requested: u64,
@@ -35,6 +38,7 @@ impl Pool {
             free: Ranges::new(0),
             arenas: Vec::new(),
             reserved: 0,
+            pieces: HashMap::new(),
             used: 0,
             requested: 0,
             threshold: 0,
@@ -60,7 +64,15 @@ impl Pool {
         };
         self.used += span;
         self.requested += size;
+        for piece in pieces(address, span) {
+            *self.pieces.entry(piece).or_default() += 1;
+        }
         Some(address)
+    }
+
+    /// Bytes of the pieces that have a block.
+    pub(crate) fn pinned(&self) -> u64 {
+        self.pieces.len() as u64 * POOL_STEP
     }
 
     pub(crate) fn give(&mut self, address: Pointer, size: u64, span: u64) {
@@ -72,6 +84,14 @@ impl Pool {
         }
         self.used = self.used.saturating_sub(span);
         self.requested = self.requested.saturating_sub(size);
+        for piece in pieces(address, span) {
+            if let Some(blocks) = self.pieces.get_mut(&piece) {
+                *blocks -= 1;
+            }
+            if self.pieces.get(&piece) == Some(&0) {
+                self.pieces.remove(&piece);
+            }
+        }
     }
 
     pub(crate) fn forget_recent(&mut self) {
@@ -81,4 +101,8 @@ impl Pool {
             }
         }
     }
+}
+
+fn pieces(address: Pointer, span: u64) -> impl Iterator<Item = u64> {
+    address / POOL_STEP..=(address + span - 1) / POOL_STEP
 }
