@@ -3,7 +3,7 @@
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use crate::driver::depth;
-use crate::hooks::process::refresh::refresh_before_refusal;
+use crate::hooks::process::refresh::{refresh_before_refusal, refresh_reserves};
 use crate::hooks::process::stacks::stack;
 use crate::hooks::process::state::Process;
 use crate::model::cap::Refusal;
@@ -99,6 +99,10 @@ pub(in crate::hooks) fn refuse_at(
     size: u64,
     why: Why,
 ) -> CUresult {
+    if matches!(why, Why::Driver(CUDA_ERROR_OUT_OF_MEMORY)) {
+        // A full card has taken back what its pools and graphs did not use.
+        refresh_reserves(p, device);
+    }
     let counted = p.cap.counted(device);
     let limit = p.cap.limit(device).unwrap_or(0);
     let (result, by, counted, limit) = match why {

@@ -11,8 +11,8 @@ pub struct Refusal {
     pub thread: usize,
     /// Bytes requested of the driver for it: a framework requests whole segments.
     pub whole: u64,
-    /// Bytes of the device that were allocated.
-    pub live: u64,
+    /// Allocations and frees on the device so far.
+    pub changes: u64,
     /// The refused call takes no memory for the program.
     pub other_call: bool,
     /// `by` is `None`: the framework gave up without a refusal.
@@ -163,7 +163,7 @@ mod tests {
             time_ns,
             thread: 1,
             whole: 100,
-            live: 0,
+            changes: 0,
             other_call: false,
             event: PostMortem {
                 by: Some(RefusedBy::Cap),

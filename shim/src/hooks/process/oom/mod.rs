@@ -72,8 +72,8 @@ pub struct OomReporter {
 
 struct State {
     bursts: Box<[Burst]>,
-    /// Who held each device at one of the last refusals, and the live bytes then: with as many, nothing was given or freed
-    /// since.
+    /// Who held each device at one of the last refusals, and its allocations and frees until then: with as many, nothing was
+    /// given or freed since.
     kept: Box<[Option<(u64, Held)>]>,
     /// When the next two walks are allowed: a library empties its cache after a first refusal, and the second one is the
     /// one that matters.
@@ -123,10 +123,11 @@ impl State {
         let neighbours = burst.neighbours();
         let refusal = burst.at_exit(given)?;
         let refusal = burst.report(refusal, OomEvidence::EndedRefused);
-        let (live, held) = self.kept[index].take().unwrap_or_default();
+        let (changes, held) = self.kept[index].take().unwrap_or_default();
         // Of an earlier moment only this is known.
         let may_leak = held.may_leak;
-        let held = if live == refusal.live { held } else { Held { may_leak, ..Held::default() } };
+        let is_now = changes == refusal.changes;
+        let held = if is_now { held } else { Held { may_leak, ..Held::default() } };
         Some(Report { refusal, held, neighbours })
     }
 }
@@ -213,11 +214,11 @@ impl OomReporter {
     /// Keeps the current holders for a report at exit, when the memory is freed. Walks once while
     /// nothing changes, and otherwise within the time budget.
     fn keep(&self, p: &'static Process, refusal: &Refusal) {
-        let (device, time_ns, live) = (refusal.event.device, refusal.time_ns, refusal.live);
+        let (device, time_ns, changes) = (refusal.event.device, refusal.time_ns, refusal.changes);
         let index = device_index(device);
         {
             let state = self.state.lock();
-            let is_same = state.kept[index].as_ref().is_some_and(|(kept, _)| *kept == live);
+            let is_same = state.kept[index].as_ref().is_some_and(|(kept, _)| *kept == changes);
             let is_soon = time_ns < state.walks_due_ns[0];
             if state.bursts[index].is_reported() || is_same || is_soon {
                 return;
@@ -230,7 +231,7 @@ impl OomReporter {
             let mut state = self.state.lock();
             let pause_ns = now_ns.saturating_sub(time_ns).saturating_mul(2 * WALKS_ONE_OF);
             state.walks_due_ns = [state.walks_due_ns[1], now_ns.saturating_add(pause_ns)];
-            state.kept[index].replace((live, held))
+            state.kept[index].replace((changes, held))
         };
     }
 
@@ -257,12 +258,13 @@ fn requested(
     cache: Option<CacheBytes>,
 ) -> Refusal {
     let event = PostMortem { device, stack, size, cache, ..PostMortem::default() };
+    let so_far = p.ledger.counters(device);
     Refusal {
         time_ns: p.clock.now_ns(),
         // A number that is unique among live threads.
         thread: errno::here().address(),
         whole: size,
-        live: p.ledger.live(device),
+        changes: so_far.allocations.saturating_add(so_far.frees),
         other_call: false,
         event,
     }
