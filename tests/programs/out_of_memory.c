@@ -170,6 +170,16 @@ int main(int count, char **words) {
         block(base, 1);
         return torch_asks(901);
     }
+    if (!strcmp(mode, "pool")) {
+        /* All of the card in blocks of 3 MiB of a pool, of which every other one is freed. */
+        CUdeviceptr blocks[1024];
+        CUresult (*take)(CUdeviceptr *, size_t, CUstream) = driver_function("cuMemAllocAsync");
+        int n = 0;
+        while (n < 1024 && take(&blocks[n], 3 * MIB, NULL) == 0) n++;
+        while ((n -= 2) >= 0) MUST(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(blocks[n], NULL));
+        MUST(CALL(cuStreamSynchronize, (CUstream))(NULL));
+        return ask(&at, number);
+    }
     if (!strcmp(mode, "exit")) {
         MUST(ask(&at, 600));
         return ask(&at, number);

@@ -303,6 +303,12 @@ impl DeviceState {
         self.resize(kind, before.abs_diff(after), after >= before);
     }
 
+    /// What the driver's pools reserve, and no allocation uses.
+    pub fn free_in_pools(&self) -> u64 {
+        let pools = self.kind(Kind::Pool);
+        pools.live_bytes.saturating_sub(pools.requested_bytes)
+    }
+
     /// Changes the bytes of a kind. A sum does not go below zero: each attempt is counted.
     fn resize(&mut self, kind: Kind, bytes: u64, grows: bool) {
         let sums = &mut self.kinds[kind as usize];

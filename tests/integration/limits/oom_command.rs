@@ -280,6 +280,24 @@ fn a_refused_call_that_allocates_nothing_is_named() {
     }
 }
 
+/// As on an H200 with 139.80 GiB: the driver takes back whole pieces of a pool, and no piece with a block in it.
+#[test]
+fn memory_that_the_drivers_pools_keep_is_named() {
+    let run = |devices, cap: &str| {
+        let setup = Setup::simulated().devices(devices).preload().env("VRAMTRACE_CAP", cap);
+        Program::c("out_of_memory").run(setup.arg("-").arg("pool").arg(200))
+    };
+    let full = run("1x1GiB", "24GiB");
+    let keeps = "fragmentation: 240.00 MiB free in the driver's pools, beside live allocations";
+    assert_contains(&full.stdout, &["200 MiB: 2"]);
+    assert_contains(&full.scratch.text("."), &["out of memory on GPU 0", keeps, "(24 %)"]);
+    assert_contains(&full.scratch.text("oom"), &["+ free in the driver's pools 240.00 MiB"]);
+    assert!(says(&full.stderr, "holds").ends_with("   80 allocations"), "{}", full.stderr);
+    let capped = run("1x24GiB", "1GiB");
+    let keeps = "; the driver's pools keep 240.00 MiB that no allocation uses";
+    assert_contains(&capped.scratch.text("oom"), &["no room: asked 200.00 MiB", keeps]);
+}
+
 #[test]
 fn memory_that_the_cache_keeps_from_a_library_is_named() {
     let Some(run) = trained("library") else { return };

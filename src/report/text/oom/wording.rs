@@ -47,6 +47,9 @@ pub(in crate::report) fn step(step: AtStep) -> String {
     }
 }
 
+/// The least memory that a cache keeps unused and that is mentioned: the driver's pools grow in steps of 32 MiB.
+const MIN_KEPT: u64 = 64 << 20;
+
 /// The limit that the request exceeded, and the free memory of the card.
 pub(in crate::report) fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused).filter(|_| !one.imported);
@@ -62,7 +65,14 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
         None if one.imported => {
             let least = one.device.cache.peak_reserved.bytes;
             let before = format!("; PyTorch had {} reserved before", size(least));
-            format!("not in what was imported{}", if least > 0 { before } else { String::new() })
+            let own = match one.card_free() {
+                Some(_) => ", unless it is PyTorch's own (set_per_process_memory_fraction)",
+                None => "",
+            };
+            format!(
+                "not in what was imported{own}{}",
+                if least > 0 { before } else { String::new() }
+            )
         }
         None => "not known: the trace shows no refused call".to_string(),
     };
@@ -88,6 +98,12 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     }
     match one.cause {
         OomCause::BadCap => return "the setting is wrong, not the program".to_string(),
+        OomCause::Fragmentation if one.oom.level == Level::Driver => {
+            let free = size(figures.free);
+            return format!(
+                "fragmentation: {free} free in the driver's pools, beside live allocations: only smaller requests of these pools fit there"
+            );
+        }
         OomCause::Fragmentation => {
             let pinned = several(one.cache.segments_pinned, "pinned segment");
             return figures.in_pieces(&format!("in {pinned}, ")) + &unavailable(&one.cache, "more");
@@ -124,11 +140,17 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
     figures.no_room(one.room(), ever)
         + &match one.oom.level {
             Level::Tensor => in_cache(one),
-            Level::Driver if cache.releasable_bytes > 0 => {
-                let kept = size(cache.releasable_bytes);
-                format!("; PyTorch's cache keeps {kept} that no tensor uses")
+            Level::Driver => {
+                let kept = [
+                    ("PyTorch's cache keeps", cache.releasable_bytes, "tensor"),
+                    ("the driver's pools keep", one.device.free_in_pools(), "allocation"),
+                ];
+                let kept = kept.into_iter().filter(|(_, bytes, _)| *bytes >= MIN_KEPT);
+                kept.map(|(who, bytes, what)| {
+                    format!("; {who} {} that no {what} uses", size(bytes))
+                })
+                .collect()
             }
-            Level::Driver => String::new(),
         }
 }
 
@@ -179,7 +201,8 @@ fn part(part: &Used) -> Cow<'static, str> {
             Some(name) => clean(name).into(),
             None => "other allocations".into(),
         },
-        UsedPart::Rounding => "pages and pools".into(),
+        UsedPart::FreeInPools => "free in the driver's pools".into(),
+        UsedPart::Rounding => "pages and graphs".into(),
         UsedPart::Context => "context".into(),
         UsedPart::Driver(cause) => format!("driver's {}", cause.words()).into(),
         UsedPart::Unattributed => "unattributed".into(),

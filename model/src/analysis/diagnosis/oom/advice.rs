@@ -122,6 +122,10 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
             add(AdvisedChange::LargerCard, Some(bytes));
         }
         Some(bytes) if one.is_capped() => add(AdvisedChange::Cap, Some(bytes)),
+        // Nobody else has a part of it that could be freed.
+        Some(bytes) if one.card_bytes.is_some() && others(one).is_none() => {
+            add(AdvisedChange::LargerCard, Some(bytes));
+        }
         Some(bytes) => add(AdvisedChange::Card, Some(bytes)),
         None => {}
     }

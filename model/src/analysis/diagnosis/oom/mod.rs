@@ -356,6 +356,15 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         let of_memory = definitions.site(at.refused.site)?.kind.is_some_and(|kind| !kind.is_host());
         (!of_memory).then(|| definitions.site_api_name(at.refused.site))
     });
+    // What the driver could take back from its pools it has: the rest lies beside live allocations.
+    let in_pools = device.free_in_pools();
+    let of_pools = Figures { of_cache: true, free: in_pools, largest_hole: None, ..figures };
+    let is_of_pools = oom.level == Level::Driver
+        && oom.size > 0
+        && of_pools.by == Some(RefusedBy::Driver)
+        && of_pools.left.is_some_and(|left| left < oom.size)
+        && of_pools.cause() == OomCause::Fragmentation;
+    let figures = if is_of_pools { of_pools } else { figures };
     let other = OtherLimit::of(|name| definitions.setting(name));
     let figures = Figures { other, other_call: other_call.is_some(), ..figures };
     PostMortem {

@@ -16,7 +16,9 @@ pub enum UsedPart {
     TorchCache,
     /// Driver memory that a library requested.
     Library,
-    /// Unused parts of pages, and reserves of pools and graphs.
+    /// Reserved by the driver's pools, and in no allocation.
+    FreeInPools,
+    /// Unused parts of pages, and reserves of graphs.
     Rounding,
     /// Contexts.
     Context,
@@ -36,6 +38,7 @@ impl From<UsedPart> for &'static str {
             UsedPart::Tensors => "tensors",
             UsedPart::TorchCache => "torch_cache",
             UsedPart::Library => "library",
+            UsedPart::FreeInPools => "free_in_pools",
             UsedPart::Rounding => "rounding",
             UsedPart::Context => "context",
             UsedPart::Driver(DriverCause::Context) => "context_later",
@@ -95,6 +98,7 @@ impl UsedSum {
                 .into_iter()
                 .map(|(library, bytes)| Used { library, ..part(UsedPart::Library, number(bytes)) }),
         );
+        parts.push(part(UsedPart::FreeInPools, number(device.free_in_pools())));
         let named = sum(&parts);
         parts.push(part(UsedPart::Rounding, number(device.live_bytes).saturating_sub(named)));
         parts.push(part(UsedPart::Context, number(device.context_bytes)));
