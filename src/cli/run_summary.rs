@@ -124,6 +124,10 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
         by_cap += of.refused_by_cap;
         by_driver += of.refused_by_driver;
     }
+    let took = match (processes.iter().filter(|of| of.peak_bytes() > 0).count(), processes.len()) {
+        (took, all) if took == all => all.to_string(),
+        (took, all) => format!("{took} of {all}"),
+    };
     let several = if processes.len() > 1 { " (the highest of one process)" } else { "" };
     [
         format!("  peak       {}{several}", by_device(&peaks, headline)),
@@ -135,7 +139,7 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
             }
         },
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
-        format!("  processes  {} took GPU memory: {}", processes.len(), ends(processes, status)),
+        format!("  processes  {took} took GPU memory: {}", ends(processes, status)),
     ]
 }
 

@@ -76,7 +76,10 @@ fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
     };
     let also = failure.as_ref().map_or(String::new(), |handled| format!("; {handled}"));
     match (of.kind, &of.leak) {
-        (VerdictKind::OutOfMemory, _) => failure.unwrap_or_default(),
+        (VerdictKind::OutOfMemory, _) => {
+            let then = process.ending.seen.as_ref().map(|how| format!("; then {how}"));
+            failure.unwrap_or_default() + &then.unwrap_or_default()
+        }
         (_, Some(leak)) => {
             let all = process.leaks.iter().flat_map(|leaks| leaks.sure()).count() as u64;
             let others = match all.saturating_sub(1) {

@@ -69,9 +69,9 @@ impl Verdict {
         let kind = match process.end() {
             _ if fatal.is_some() => VerdictKind::OutOfMemory,
             _ if leak.is_some() => VerdictKind::Leak,
+            ProcessEnd::CutOff => VerdictKind::CutOff,
             _ if highest.is_none() => VerdictKind::NoMemory,
             ProcessEnd::Running => VerdictKind::Running,
-            ProcessEnd::CutOff => VerdictKind::CutOff,
             _ if process.handled().is_some() || process.state.refusals() > 0 => {
                 VerdictKind::RefusedAndWentOn
             }
@@ -85,6 +85,8 @@ impl Verdict {
         let device = failure.map_or_else(of_leak, |failure| failure.oom.device);
         let at_peak = process.who.as_ref().map(|who| &who.peak);
         let held = failure.map(|failure| &failure.held).or(at_peak);
+        let at_peak_in_use = || process.state.devices.get(&device).map(|of| of.peak.in_use);
+        let in_use = failure.map(|failure| failure.device.in_use()).or_else(at_peak_in_use);
         let next = match kind {
             _ if leak.is_some() => "leaks",
             _ if failure.is_some() => "oom",
@@ -97,7 +99,11 @@ impl Verdict {
             at_ns: failure.map_or(process.ending.last_ns, |failure| failure.oom.time_ns),
             no_leak: leaks.is_some_and(Leaks::is_none),
             leak,
-            holder: held.and_then(|held| largest(process, device, held)),
+            holder: held.and_then(|held| largest(process, device, held)).map(|holder| {
+                // Beside what is held there may be free memory of the driver's pools, and what only NVML shows.
+                let all = in_use.map_or(0, |of| of.headline()).max(holder.bytes).max(1);
+                Holder { share: holder.share.min(holder.bytes as f64 / all as f64), ..holder }
+            }),
             next,
         }
     }
