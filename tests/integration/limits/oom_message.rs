@@ -276,18 +276,12 @@ fn each_rank_names_the_other_on_its_card() {
     assert!(text.contains("\"of_run\": true"), "{text}");
 }
 
-/// A refusal costs little after the first, and so does one of a program that is given something in between, with much to be
-/// looked at: in a debug build a look takes 100 ms. Measured with the release build (scripts/bench.sh): this finds what is out of all bounds.
+/// Also of a program that is given something in between, with much to be looked at.
 #[test]
-fn loops_of_refusals_are_silent_and_cheap() {
-    for (mode, requests, most) in [("loop", 1000, 100_000.0), ("probe", 2000, 1_000_000.0)] {
-        let each = |setup: Setup| -> f64 {
-            let run = program().run(setup).ok();
-            assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
-            run.stderr.trim().parse().unwrap()
-        };
-        let added = each(asks(mode, requests).preload()) - each(asks(mode, requests));
-        assert!(added < most, "{mode}: {added} ns");
+fn loops_of_refusals_are_silent() {
+    for (mode, requests) in [("loop", 1000), ("probe", 2000)] {
+        let run = program().run(asks(mode, requests).preload()).ok();
+        assert_eq!(run.stderr.lines().count(), 1, "its own time alone: {}", run.stderr);
     }
 }
 
