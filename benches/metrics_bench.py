@@ -1,4 +1,5 @@
-"""The measurement of metrics-bench.sh."""
+"""metrics_bench.py [PROCESSES [RUNS]]: a scrape of `vramtrace metrics` and its own memory, beside simulated processes that are
+recorded (default 200, 3 runs). Prints a Markdown table, a row for each run. Needs the release build and 10 MB of memory for each process."""
 import http.client
 import os
 import subprocess
@@ -10,9 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "systems"
 from recorded_processes import ROOT, RecordedProcesses, ready, tell
 
 BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "release")
-COUNT, RUNS = int(sys.argv[1]), int(sys.argv[2])
+COUNT, RUNS = map(int, [*sys.argv[1:], *(200, 3)[len(sys.argv) - 1 :]])
 SCRAPES = 100
-MOST_MS, MOST_MIB = 50, 64
 node = RecordedProcesses(BIN)
 
 processes = [node.recorded("4711", rank, VRAMTRACE_CAP="20GiB") for rank in range(COUNT)]
@@ -35,7 +35,6 @@ def scrape(port):
     return (time.perf_counter() - began) * 1000, text
 
 
-within = True
 print("| run | processes | series | bytes | scrape, median ms | 99 % | slowest | memory, MiB | of it anonymous | CPU of the passes, s |")
 print("|---|---|---|---|---|---|---|---|---|---|")
 for run in range(1, RUNS + 1):
@@ -44,7 +43,7 @@ for run in range(1, RUNS + 1):
     port = int(exporter.stderr.readline().strip().removesuffix("/metrics").rsplit(":", 1)[1])
     # Until each trace was read once.
     began = time.time()
-    while scrape(port)[1].count("\nvramtrace_trace_age_seconds{") < min(COUNT, 40) and time.time() - began < 120:
+    while scrape(port)[1].count("\nvramtrace_trace_age_seconds{") < COUNT and time.time() - began < 120:
         time.sleep(1)
     time.sleep(10)
     taken = []
@@ -63,8 +62,5 @@ for run in range(1, RUNS + 1):
         f"| {taken[-1]:.1f} | {most:.1f} | {anonymous:.1f} | {passes:.2f} |",
         flush=True,
     )
-    within = within and living == COUNT and len(series) <= 2000 and median < MOST_MS and most < MOST_MIB
     exporter.kill()
     exporter.wait()
-print("within the bounds" if within else f"above the bounds: {MOST_MS} ms, {MOST_MIB} MiB")
-sys.exit(0 if within else 1)
