@@ -21,13 +21,14 @@ import torch
 from torch import nn
 
 WORDS = 8192
+compiles = False
 
 
 def tokens(batch, length):
     return torch.randint(0, WORDS, (batch, length), device="cuda")
 
 
-def language(make, length, autocast=None, checkpointed=False, frozen=0, compiled=False):
+def language(make, length, autocast=None, checkpointed=False, frozen=0):
     """A language model of transformers: the labels are its input."""
     import transformers
 
@@ -37,8 +38,7 @@ def language(make, length, autocast=None, checkpointed=False, frozen=0, compiled
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for parameter in list(model.parameters())[:frozen]:
         parameter.requires_grad_(False)
-    if compiled:
-        model = torch.compile(model)
+    model = torch.compile(model) if compiles else model
 
     def loss(batch):
         words = tokens(batch, length)
@@ -49,10 +49,9 @@ def language(make, length, autocast=None, checkpointed=False, frozen=0, compiled
     return loss, torch.optim.AdamW(used, lr=1e-4)
 
 
-def images(model, size, classes=1000, optimizer=None, channels_last=False, autocast=None, compiled=False):
+def images(model, size, classes=1000, optimizer=None, channels_last=False, autocast=None):
     model = model.cuda().train()
-    if compiled:
-        model = torch.compile(model)
+    model = torch.compile(model) if compiles else model
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
 
@@ -235,25 +234,31 @@ UNSEEN = {
     "unet": (unet, (4, 6, 9, 12, 16, 20, 24)),
     "perceptron": (perceptron, (8, 12, 18, 24, 32, 40, 48)),
 }
-# Compiled: the first three were used to write what `vramtrace fits` knows of compiled code.
+# Compiled by torch.compile. The first three were used to write what `vramtrace fits` knows of such code.
 COMPILED = {
-    "gpt2-compiled": (
-        lambda: language(lambda t: t.GPT2LMHeadModel(t.GPT2Config(n_layer=6)), 512, compiled=True), (3, 4, 8, 14, 20, 24, 28, 30)
-    ),
-    "bert-compiled": (lambda: language(bert, 256, autocast=torch.bfloat16, compiled=True), (4, 6, 12, 24, 32, 48)),
-    "vit-compiled": (lambda: images(of_transformers(vit), 224, optimizer=adamw, compiled=True), (8, 12, 24, 40, 64)),
-    "llama-compiled": (lambda: language(llama, 384, compiled=True), (3, 5, 9, 15, 24)),
-    "opt-compiled": (lambda: language(opt, 384, compiled=True), (3, 4, 9, 16, 24)),
-    "resnet50-compiled": (lambda: images(torchvision("resnet50"), 224, compiled=True), (16, 24, 48, 80, 128)),
-    "roberta-compiled": (
-        lambda: language(lambda t: t.RobertaForMaskedLM(t.RobertaConfig()), 256, compiled=True), (4, 6, 12, 20, 32)
-    ),
+    "gpt2-compiled": (lambda: language(lambda t: t.GPT2LMHeadModel(t.GPT2Config(n_layer=6)), 512), (3, 4, 8, 14, 20, 24, 28, 30)),
+    "bert-compiled": (DEVELOPMENT["bert-autocast"][0], (4, 6, 12, 24, 32, 48)),
+    "vit-compiled": (UNSEEN["vit"][0], (8, 12, 24, 40, 64)),
+    "llama-compiled": (UNSEEN["llama"][0], (3, 5, 9, 15, 24)),
+    "opt-compiled": (UNSEEN["opt"][0], (3, 4, 9, 16, 24)),
+    "resnet50-compiled": (DEVELOPMENT["resnet50"][0], (16, 24, 48, 80, 128)),
+    "roberta-compiled": (UNSEEN["roberta"][0], (4, 6, 12, 20, 32)),
 }
-SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "compiled": COMPILED}
-MODELS = {**DEVELOPMENT, **UNSEEN, **COMPILED}
+# Looked at only after it was written.
+COMPILED_UNSEEN = {
+    "t5-compiled": (UNSEEN["t5"][0], (4, 6, 9, 16, 24)),
+    "qwen2-compiled": (UNSEEN["qwen2-autocast"][0], (3, 5, 9, 13, 20)),
+    "neox-compiled": (UNSEEN["neox"][0], (4, 6, 9, 19, 29)),
+    "distilbert-compiled": (UNSEEN["distilbert-autocast"][0], (6, 9, 20, 32, 48)),
+    "swin-compiled": (UNSEEN["swin"][0], (8, 12, 24, 40, 64)),
+}
+SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "compiled": COMPILED, "compiled-unseen": COMPILED_UNSEEN}
+MODELS = {**DEVELOPMENT, **UNSEEN, **COMPILED, **COMPILED_UNSEEN}
 
 
 def main(name, batches, file):
+    global compiles
+    compiles = name in COMPILED or name in COMPILED_UNSEEN
     torch.manual_seed(0)
     if part := os.environ.get("BATCHES_FRACTION"):
         torch.cuda.set_per_process_memory_fraction(float(part))
