@@ -68,5 +68,5 @@ def section(check):
     verdict(named >= 99.9, f"{named:.2f} % of {device['peak_bytes'] / GIB:.2f} GiB named; {device['engine_setting_text']}")
     large = start(check, "vllm-large", kv_cache_memory_bytes=200 * GIB).process.wait(240)
     for name, status, wanted in ("vllm-small", small, "--gpu-memory-utilization of at most"), ("vllm-large", large, "out of memory"):
-        said = check.read(check.LOGS / f"{name}.traces").splitlines()[1].strip()
-        verdict(status and wanted in said, f"{name}: status {status}; {said[:150]}")
+        said = check.read(check.LOGS / f"{name}.traces")
+        verdict(status and wanted in said, f"{name}: status {status}; {said.splitlines()[1].strip()[:150]}")
