@@ -159,7 +159,7 @@ impl<'o> Perfetto<'o> {
 }
 
 /// A named value that the viewer shows.
-pub(super) type Detail = (&'static str, AnnotationValue);
+type Detail = (&'static str, AnnotationValue);
 
 fn text(words: &str) -> AnnotationValue {
     AnnotationValue::Text(words.into())
@@ -169,7 +169,7 @@ fn seconds(ns: u64) -> AnnotationValue {
     AnnotationValue::Double(ns as f64 / 1e9)
 }
 
-pub(super) fn details(slice: &Slice) -> Vec<Detail> {
+fn details(slice: &Slice) -> Vec<Detail> {
     let mut all = vec![
         ("size", text(&size(slice.live.size))),
         ("bytes", AnnotationValue::Uint(slice.live.size)),
@@ -188,7 +188,7 @@ pub(super) fn details(slice: &Slice) -> Vec<Detail> {
     all
 }
 
-pub(super) fn refusal_details(refusal: &Refusal) -> Vec<Detail> {
+fn refusal_details(refusal: &Refusal) -> Vec<Detail> {
     let refused = &refusal.refused;
     vec![
         ("size", text(&size(refused.size))),
