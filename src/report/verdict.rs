@@ -110,19 +110,20 @@ fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
 fn failure(process: &Process, one: &FailureFacts) -> String {
     let of_host = one.oom.is_of_host();
     let on = if of_host { "the host".to_string() } else { gpu_name(one.oom.device) };
-    let at = seconds(one.oom.time_ns);
+    let timed = process.definitions.has_times();
+    let at = if timed { format!(" at {}", seconds(one.oom.time_ns)) } else { String::new() };
     let first = match (one.oom.went_on, process.state.refusals()) {
         (false, _) => {
             let leak = one.leak_text.as_ref().map(|leak| format!(" because {leak}"));
             let place = one.line.as_ref().map_or(String::new(), |line| format!(" at {line}"));
             let more = |bytes| format!(": needs {} more{place}", size(bytes));
             let why = leak.or(one.needs_more_bytes.map(more)).unwrap_or(place);
-            format!("out of memory on {on} at {at}{why}")
+            format!("out of memory on {on}{at}{why}")
         }
         (true, refusals) => {
             let asked = if one.oom.size > 0 { size(one.oom.size) } else { "a call".into() };
             let of = if refusals > 1 { format!(", one of {refusals} refusals") } else { "".into() };
-            format!("{asked} refused on {on} at {at}{of}, and the program went on")
+            format!("{asked} refused on {on}{at}{of}, and the program went on")
         }
     };
     format!("{first}; limit: {}; {}", one.limit_text, one.text)

@@ -291,7 +291,7 @@ fn memory_that_the_drivers_pools_keep_is_named() {
     let keeps = "fragmentation: 240.00 MiB free in the driver's pools, beside live allocations";
     assert_contains(&full.stdout, &["200 MiB: 2"]);
     assert_contains(&full.scratch.text("."), &["out of memory on GPU 0", keeps, "(24 %)"]);
-    assert_contains(&full.scratch.text("oom"), &["+ free in driver pools 240.00 MiB"]);
+    assert_contains(&full.scratch.text("oom"), &["+ free in pools 240.00 MiB"]);
     assert!(says(&full.stderr, "holds").ends_with("   80 allocations"), "{}", full.stderr);
     let capped = run("1x24GiB", "1GiB");
     let keeps = "; the driver's pools keep 240.00 MiB that no allocation uses";

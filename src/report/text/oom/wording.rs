@@ -201,7 +201,7 @@ fn part(part: &Used) -> Cow<'static, str> {
             Some(name) => clean(name).into(),
             None => "other allocations".into(),
         },
-        UsedPart::FreeInPools => "free in driver pools".into(),
+        UsedPart::FreeInPools => "free in pools".into(),
         UsedPart::Rounding => "pages and graphs".into(),
         UsedPart::Context => "context".into(),
         UsedPart::Driver(cause) => format!("driver's {}", cause.words()).into(),

@@ -33,6 +33,8 @@ pub(super) struct Axes {
     pub settled_ns: u64,
     /// End of the trace, ns since the begin of the observation.
     pub end_ns: u64,
+    /// The end of what is judged: the same, or a refusal.
+    pub until_ns: u64,
     /// Time of the last allocation, ns since the begin of the observation.
     pub last_alloc_ns: u64,
     /// Events up to the last allocation, and all events.

@@ -30,6 +30,10 @@ const LOADING_WEIGHTS: f64 = 0.45;
 const MANY: u64 = 256;
 /// Who allocates first on a device, within this part of all events, may be loading.
 const FIRST: f64 = 0.02;
+/// And has loaded if it allocates nothing for so long, and for a quarter of the time: a process may take less to end.
+const LOADED_NS: u64 = 1_000_000_000;
+/// Of fewer pieces it is not known whether they are a set, such as the layers' parts of a KV cache, unless they are freed.
+const SET: u64 = 8;
 /// If at least this part of all allocations is its own; the rest is what weights are made of.
 const MIN_OWN_PART: f64 = 0.4;
 /// Who allocates over a smaller part of the events than this may make gradients, or an optimizer's
@@ -113,6 +117,7 @@ pub(super) struct Subject<'s> {
     pub definitions: &'s Definitions,
 }
 
+#[derive(Clone)]
 pub(super) struct Judge<'a> {
     observer: &'a GrowthObserver,
     axes: BTreeMap<LevelAndDevice, Axes>,
@@ -146,6 +151,7 @@ pub(super) fn judge(
     let symbols = Symbols::of(definitions, header, wanted);
     let classifier = StackClassifier::new(&symbols, header);
     judge.together(&classifier, &mut found);
+    judge.until_refused(state, &mut found, &mut others);
     judge.lines(&classifier, &mut found, &mut others);
     if judge.in_order {
         judge.unfreed(&classifier, &mut found, &mut others);
@@ -214,6 +220,7 @@ impl<'a> Judge<'a> {
         let axes = |place: &LevelTotals| Axes {
             settled_ns,
             end_ns,
+            until_ns: end_ns,
             last_alloc_ns: place.last_alloc_ns.saturating_sub(from_ns),
             events: if running { place.events } else { place.last_alloc_events },
             all_events: place.events,
@@ -237,7 +244,8 @@ impl<'a> Judge<'a> {
         let mut keys: Vec<_> = self.observer.tracks.keys().copied().collect();
         keys.sort_unstable();
         keys.retain(|(level, device, stack)| {
-            *level == Level::Tensor || !segments.contains(&(*device, *stack))
+            let is_block = *level == Level::Tensor || !segments.contains(&(*device, *stack));
+            is_block && self.axes.contains_key(&(*level, *device))
         });
         let case = |key: &(Level, DeviceId, StackId)| {
             let (axes, track) = (&self.axes[&(key.0, key.1)], &self.observer.tracks[key]);
@@ -261,6 +269,36 @@ impl<'a> Judge<'a> {
         (found, others)
     }
 
+    /// What stopped since it was refused is no cache that is full: it is judged up to the first refusal.
+    fn until_refused(
+        &self,
+        state: &State,
+        found: &mut Vec<JudgedLeak>,
+        others: &mut Vec<Innocent>,
+    ) {
+        let mut until = self.clone();
+        (until.in_order, until.refused, until.live) = (false, true, BTreeMap::new());
+        until.axes.retain(|at, axes| {
+            let Some(&(time_ns, events)) = self.observer.first_refusals.get(at) else {
+                return false;
+            };
+            axes.last_alloc_ns = axes.last_alloc_ns.min(time_ns);
+            (axes.settled_ns, axes.until_ns, axes.events) = (time_ns, time_ns, events);
+            true
+        });
+        for one in until.each_stack(state).0 {
+            let stopped = |other: &Innocent| {
+                let Case { at, stack, .. } = other.case;
+                (at, stack) == (one.case.at, one.case.stack) && other.why == KeptReason::Stopped
+            };
+            let ended = one.case.history.last_alloc_ns <= until.axes[&one.case.at].until_ns;
+            if let Some(index) = others.iter().position(stopped).filter(|_| ended) {
+                others.swap_remove(index);
+                found.push(one);
+            }
+        }
+    }
+
     /// The verdict on a case by its growth, or why it is none.
     pub(super) fn case(&self, case: &Case) -> Result<Leak, KeptReason> {
         let (growth, verdict) = self.growth(case)?;
@@ -275,6 +313,12 @@ impl<'a> Judge<'a> {
         if alone && stays && (sums.allocations < MANY || sums.are_of_many_sizes()) {
             return Err(KeptReason::Unjudged);
         }
+        // It loaded, and works now.
+        let (end_ns, last_ns) = (self.axes[&case.at].until_ns, case.history.last_alloc_ns);
+        let idle_ns = end_ns.saturating_sub(last_ns);
+        if self.is_first(case) && idle_ns >= LOADED_NS && idle_ns > end_ns / 4 {
+            return Err(KeptReason::Stopped);
+        }
         // While it grew, other memory of the device may have gone.
         let first = (growth.first_ns / self.axes[&case.at].bin_ns()) as usize;
         let grown = |of: &BinnedHistory| {
@@ -284,7 +328,7 @@ impl<'a> Judge<'a> {
         if grown(&self.live[&case.at]) < grown(&case.history) / 2 && !self.observer.is_sampled {
             return Err(KeptReason::Moves);
         }
-        let confidence = self.confidence(case, &growth);
+        let confidence = self.confidence(case, &growth, verdict);
         let leak = self.leak(case, verdict, LeakReason::Trend, confidence);
         let rate = Some(growth.bytes_per_second);
         let leak = Leak { rate, growth: Some(growth), ..leak };
@@ -309,7 +353,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn confidence(&self, case: &Case, growth: &Growth) -> f64 {
+    /// It allocated from the beginning: the program may be loading.
+    fn is_first(&self, case: &Case) -> bool {
+        let place = &self.observer.places[&case.at];
+        case.sums.first_event as f64 <= FIRST * place.last_alloc_events as f64
+    }
+
+    fn confidence(&self, case: &Case, growth: &Growth, verdict: Verdict) -> f64 {
         let rises = growth.rises as f64;
         let mut confidence = growth.tau * growth.straight.sqrt() * (1.0 - 1.0 / (rises + 2.0));
         let place = &self.observer.places[&case.at];
@@ -319,9 +369,11 @@ impl<'a> Judge<'a> {
             confidence = confidence.min(LOADING);
         }
         let sums = &case.sums;
-        let first = sums.first_event as f64 <= FIRST * place.last_alloc_events as f64;
         let most = sums.allocations as f64 >= MIN_OWN_PART * place.allocations as f64;
-        let once = alone || (first && most) || growth.spread_of_events < ALL_THE_TIME;
+        let once = alone || (self.is_first(case) && most) || growth.spread_of_events < ALL_THE_TIME;
+        if sums.is_full() && (sums.highest_count >= SET || verdict == Verdict::FreedAtEnd) {
+            confidence = confidence.min(LOADING_WEIGHTS);
+        }
         // What it frees itself is no weight.
         let stays = sums.highest_count >= sums.allocations / 10 * 9;
         if once && stays && sums.are_of_many_sizes() {

@@ -4,19 +4,24 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped, Took, physical};
+use vramtrace_format::{DeviceId, Kind, Refused, Space, StackId, Stamped, Took, physical};
 
 use super::driver::DriverHeld;
 use super::larger::Pieces;
 use super::series::Series;
 use crate::analysis::Level;
 use crate::replay::{
-    AllocCause, DeviceState, ExecGraph, FreeCause, GraphChange, Key, Live, Mapping, Observer, State,
+    AllocCause, CacheOomAt, DeviceState, ExecGraph, FreeCause, GraphChange, Key, Live, Mapping,
+    Observer, State, is_out_of_memory,
 };
+use crate::trace::SiteInfo;
 
 /// The first width of bins, as powers of two: 4,096 ns of time, one event of activity.
 pub(super) const TIME_SHIFT: u32 = 12;
 pub(super) const ACTIVITY_SHIFT: u32 = 0;
+
+/// A set of pieces that has as many pieces as ever by this part of its allocations is full.
+const FULL: f64 = 0.75;
 
 /// The figures of one stack, or of several, on one device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,8 +36,9 @@ pub struct StackSums {
     pub frees: u64,
     /// Allocations between which and its last event another stack had freed memory: a program that only allocates is loading.
     pub interleaved: u64,
-    /// The highest number of allocations that were live at once.
+    /// The highest number of allocations that were live at once, and the number of allocations until then.
     pub highest_count: u64,
+    pub highest_at: u64,
     /// The smallest and the largest allocation, bytes.
     pub smallest: u64,
     pub largest: u64,
@@ -42,6 +48,11 @@ pub struct StackSums {
 }
 
 impl StackSums {
+    /// Whether it had as many pieces as ever when it went on to allocate: those replace others.
+    pub(super) fn is_full(&self) -> bool {
+        self.highest_at as f64 <= FULL * self.allocations as f64
+    }
+
     /// Whether its pieces differ by more than a factor of four.
     pub(super) fn are_of_many_sizes(&self) -> bool {
         self.largest > self.smallest.saturating_mul(4)
@@ -55,6 +66,7 @@ impl StackSums {
         self.frees += other.frees;
         self.interleaved += other.interleaved;
         self.highest_count += other.highest_count;
+        self.highest_at += other.highest_at;
         self.smallest = self.smallest.min(other.smallest);
         self.largest = self.largest.max(other.largest);
         self.pieces.add(&other.pieces);
@@ -154,6 +166,8 @@ pub struct GrowthObserver {
     allocations: u64,
     /// Frees, and memory that is mapped again.
     pub(super) frees: u64,
+    /// The first refusal for want of memory: time since the first observed event, ns, and the events before it.
+    pub first_refusals: BTreeMap<(Level, DeviceId), (u64, u64)>,
     segments: FxHashSet<Key>,
     /// Physical objects that were mapped in place of unmapped memory, with the stack that allocated that
     /// memory; of several stacks the first.
@@ -165,6 +179,13 @@ impl GrowthObserver {
     fn since(&mut self, time_ns: u64) -> u64 {
         self.last_ns = self.last_ns.max(time_ns);
         time_ns.saturating_sub(*self.from_ns.get_or_insert(time_ns))
+    }
+
+    fn refused(&mut self, at: &Stamped, place: (Level, DeviceId)) {
+        if let (Some(from_ns), Some(totals)) = (self.from_ns, self.places.get(&place)) {
+            let then = (at.time_ns.saturating_sub(from_ns), totals.events);
+            self.first_refusals.entry(place).or_insert(then);
+        }
     }
 
     fn add(&mut self, at: &Stamped, level: Level, live: &Live, how: AllocCause) {
@@ -219,7 +240,9 @@ impl GrowthObserver {
         sums.bytes = now;
         sums.variance += live.variance(piece);
         sums.count += 1;
-        sums.highest_count = sums.highest_count.max(sums.count);
+        if sums.count > sums.highest_count {
+            (sums.highest_count, sums.highest_at) = (sums.count, sums.allocations);
+        }
     }
 
     fn remove(&mut self, at: &Stamped, level: Level, live: &Live) {
@@ -306,6 +329,15 @@ impl Observer for GrowthObserver {
 
     fn on_took(&mut self, at: &Stamped, took: &Took) {
         self.driver.took(at, took);
+    }
+
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&SiteInfo>) {
+        let device = site.map(|site| site.device).filter(|_| is_out_of_memory(refused));
+        device.into_iter().for_each(|device| self.refused(at, (Level::Driver, device)));
+    }
+
+    fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, _oom: &CacheOomAt) {
+        self.refused(at, (Level::Tensor, device));
     }
 
     fn on_graph(&mut self, at: &Stamped, graph: &ExecGraph, change: GraphChange) {

@@ -7,12 +7,14 @@ mod leaking;
 use std::collections::BTreeMap;
 
 use vramtrace_format::physical::{KIB, MIB};
-use vramtrace_format::{Alloc, Event, Kind, SiteId, Space, StackId, Stamped, ThreadId};
+use vramtrace_format::{
+    Alloc, Event, Kind, Refused, RefusedBy, SiteId, Space, StackId, Stamped, ThreadId,
+};
 
 use super::judge::{Subject, judge};
 use super::observer::GrowthObserver;
 use super::{Leaks, Suppressions, Verdict};
-use crate::replay::Replay;
+use crate::replay::{OUT_OF_MEMORY, Replay};
 use crate::testing::TraceBuilder;
 use crate::trace::Definitions;
 
@@ -78,6 +80,15 @@ impl Program {
         self.live.remove(&key).expect("live");
         self.now_ns += 1_000;
         self.event(Event::Free { key, space: Space::Device, site: SiteId(0) });
+    }
+
+    /// The driver has no memory for the line that leaks.
+    fn refused(&mut self) {
+        let (site, stack, size) = (self.site, StackId(LEAK), MIB);
+        let (result, by, cache) = (OUT_OF_MEMORY, RefusedBy::Driver, None);
+        let (counted, limit, driver_free) = (0, 0, 0);
+        let at = Refused { site, stack, size, result, by, counted, limit, driver_free, cache };
+        self.event(Event::Refused(at));
     }
 
     /// Work without allocations, with jitter.

@@ -41,6 +41,26 @@ pub(super) const HARMLESS: &[Scenario] = &[
             }
         });
     }),
+    harmless("the KV cache of one generation, 64 pieces that are concatenated", |p| {
+        parameters(p);
+        let mut layers: Vec<u64> = (0..64).map(|_| p.alloc(LEAK, MIB)).collect();
+        for token in 1..200 {
+            for layer in &mut layers {
+                let longer = p.alloc(LEAK, MIB + token * 64 * KIB);
+                p.free(std::mem::replace(layer, longer));
+            }
+            p.work(MS);
+        }
+    }),
+    harmless("loads by way of staging memory, and then works without requests", |p| {
+        for _ in 0..300 {
+            let staging = p.alloc(LEAK + 1, 80 * MIB);
+            p.alloc(LEAK, 40 * MIB);
+            p.work(5 * MS);
+            p.free(staging);
+        }
+        p.now_ns += 2 * SECOND;
+    }),
     harmless("a cache of shapes", |p| {
         let mut seen = std::collections::BTreeSet::new();
         let shapes = 20 + p.random(30);

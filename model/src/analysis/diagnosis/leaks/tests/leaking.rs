@@ -3,10 +3,8 @@
 use std::collections::VecDeque;
 
 use vramtrace_format::physical::{KIB, MIB};
-use vramtrace_format::{Event, Refused, RefusedBy, StackId};
 
 use super::{LEAK, MS, SECOND, Scenario, Verdict, each_step, growing, leaking, short_loop, steps};
-use crate::replay::OUT_OF_MEMORY;
 
 pub(super) const LEAKING: &[Scenario] = &[
     growing("linear leak", |p| {
@@ -126,12 +124,14 @@ pub(super) const LEAKING: &[Scenario] = &[
     growing("a list that is dropped after a refusal", |p| {
         let mut kept = Vec::new();
         each_step(p, |p, _, _| kept.push(p.alloc(LEAK, MIB)));
-        let (site, stack, size) = (p.site, StackId(LEAK), MIB);
-        let (result, by, cache) = (OUT_OF_MEMORY, RefusedBy::Driver, None);
-        let (counted, limit, driver_free) = (0, 0, 0);
-        let at = Refused { site, stack, size, result, by, counted, limit, driver_free, cache };
-        p.event(Event::Refused(at));
+        p.refused();
         kept.into_iter().for_each(|key| p.free(key));
+    }),
+    growing("a server that is refused, and goes on to answer", |p| {
+        each_step(p, |p, n, steps| match n < steps / 2 {
+            true => drop(p.alloc(LEAK, MIB)),
+            false => p.refused(),
+        });
     }),
     leaking("all is freed at the end but one", Verdict::NeverFreed, |p| {
         for stack in 10..30 {
