@@ -53,20 +53,19 @@ impl Locked<'_> {
         if pool.max != 0 && need > pool.max {
             return Err(Error::OUT_OF_MEMORY);
         }
-        let address = match pool.take(size, span) {
-            Some(address) => address,
+        let (address, grows) = match pool.take(size, span) {
+            Some(address) => (address, pool.pinned > pool.reserved),
             None => {
                 // As much again as it has: blocks lie side by side then.
                 let has = pool.arenas.iter().map(|(_, bytes)| bytes).sum();
                 let arena = round_up(span.max(has), POOL_STEP)?;
                 let start = self.take_pages(arena, POOL_STEP)?;
                 let pool = self.pool(id)?;
-                pool.arenas.push((start, arena));
-                pool.free.give(start, arena);
-                pool.take(size, span).ok_or(Error::OUT_OF_MEMORY)?
+                pool.add_arena(start, arena);
+                (pool.take(size, span).ok_or(Error::OUT_OF_MEMORY)?, true)
             }
         };
-        if let Err(error) = self.pool_grow(id) {
+        if grows && let Err(error) = self.pool_grow(id) {
             self.pool(id)?.give(address, size, span);
             return Err(error);
         }
@@ -77,9 +76,9 @@ impl Locked<'_> {
 
     /// Reserves what its blocks need.
     fn pool_grow(&mut self, id: PoolId) -> Done {
-        let missing = |pool: &Pool| pool.pinned().saturating_sub(pool.reserved);
+        let missing = |pool: &Pool| pool.pinned.saturating_sub(pool.reserved);
         let mut grow = missing(self.pool(id)?);
-        if grow > 0 && !self.memory.charge_only(grow) {
+        if !self.memory.charge_only(grow) {
             // A full device takes back what pools do not use, which may shrink this very one.
             self.release_unused();
             grow = missing(self.pool(id)?);
@@ -120,7 +119,7 @@ impl Locked<'_> {
         let memory = self.memory;
         let Some(pool) = self.state.pools.get_mut(&id) else { return };
         let keep = keep.checked_next_multiple_of(POOL_STEP).unwrap_or(u64::MAX);
-        let floor = pool.pinned().max(keep);
+        let floor = pool.pinned.max(keep);
         if pool.reserved > floor {
             memory.release(pool.reserved - floor, pool.reserved - floor);
             pool.reserved = floor;

@@ -2,7 +2,6 @@
 
 use crate::abi::{POOL_STEP, Pointer};
 use crate::ranges::Ranges;
-use std::collections::HashMap;
 
 pub(crate) type PoolId = u32;
 
@@ -18,8 +17,11 @@ pub(crate) struct Pool {
     /// Address ranges that the pool owns.
     pub arenas: Vec<(Pointer, u64)>,
     pub reserved: u64,
-    /// Live blocks in each piece of POOL_STEP bytes of the addresses. Pieces with one are what `reserved` must hold.
-    pub pieces: HashMap<u64, u32>,
+    /// Live blocks in each piece of POOL_STEP bytes, from the lowest of the arenas on, and the number of that.
+    pub pieces: Vec<u32>,
+    pub first_piece: u64,
+    /// Bytes of the pieces that have a block: what `reserved` must hold.
+    pub pinned: u64,
     /// Bytes of live blocks, each rounded up.
     pub used: u64,
     /// The same as requested: the value of the attribute.
@@ -38,7 +40,9 @@ impl Pool {
             free: Ranges::new(0),
             arenas: Vec::new(),
             reserved: 0,
-            pieces: HashMap::new(),
+            pieces: Vec::new(),
+            first_piece: 0,
+            pinned: 0,
             used: 0,
             requested: 0,
             threshold: 0,
@@ -64,15 +68,34 @@ impl Pool {
         };
         self.used += span;
         self.requested += size;
-        for piece in pieces(address, span) {
-            *self.pieces.entry(piece).or_default() += 1;
+        let mut pinned = 0;
+        for blocks in self.pieces_of(address, span) {
+            *blocks += 1;
+            pinned += u64::from(*blocks == 1) * POOL_STEP;
         }
+        self.pinned += pinned;
         Some(address)
     }
 
-    /// Bytes of the pieces that have a block.
-    pub(crate) fn pinned(&self) -> u64 {
-        self.pieces.len() as u64 * POOL_STEP
+    /// Adds whole pieces of addresses.
+    pub(crate) fn add_arena(&mut self, start: Pointer, bytes: u64) {
+        let (first, end) = (start / POOL_STEP, (start + bytes) / POOL_STEP);
+        if self.arenas.is_empty() {
+            self.first_piece = first;
+        }
+        let before = self.first_piece.saturating_sub(first);
+        self.pieces.splice(..0, (0..before).map(|_| 0));
+        self.first_piece -= before;
+        let length = (end - self.first_piece) as usize;
+        self.pieces.resize(self.pieces.len().max(length), 0);
+        self.arenas.push((start, bytes));
+        self.free.give(start, bytes);
+    }
+
+    fn pieces_of(&mut self, address: Pointer, span: u64) -> &mut [u32] {
+        let [first, last] =
+            [address, address + span - 1].map(|at| (at / POOL_STEP - self.first_piece) as usize);
+        &mut self.pieces[first..=last]
     }
 
     pub(crate) fn give(&mut self, address: Pointer, size: u64, span: u64) {
@@ -84,14 +107,12 @@ impl Pool {
         }
         self.used = self.used.saturating_sub(span);
         self.requested = self.requested.saturating_sub(size);
-        for piece in pieces(address, span) {
-            if let Some(blocks) = self.pieces.get_mut(&piece) {
-                *blocks -= 1;
-            }
-            if self.pieces.get(&piece) == Some(&0) {
-                self.pieces.remove(&piece);
-            }
+        let mut given = 0;
+        for blocks in self.pieces_of(address, span) {
+            *blocks -= 1;
+            given += u64::from(*blocks == 0) * POOL_STEP;
         }
+        self.pinned -= given;
     }
 
     pub(crate) fn forget_recent(&mut self) {
@@ -101,8 +122,4 @@ impl Pool {
             }
         }
     }
-}
-
-fn pieces(address: Pointer, span: u64) -> impl Iterator<Item = u64> {
-    address / POOL_STEP..=(address + span - 1) / POOL_STEP
 }

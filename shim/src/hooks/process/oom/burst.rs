@@ -11,7 +11,7 @@ pub struct Refusal {
     pub thread: usize,
     /// Bytes requested of the driver for it: a framework requests whole segments.
     pub whole: u64,
-    /// Allocations and frees on the device so far.
+    /// Bytes of the device that were allocated; where it has pools, the number of its allocations and frees.
     pub changes: u64,
     /// The refused call takes no memory for the program.
     pub other_call: bool,

@@ -50,7 +50,7 @@ use burst::{Burst, CardReading, Refusal};
 use held::Held;
 use vramtrace_format::policy::OomReport;
 use vramtrace_format::{
-    CacheBytes, DeviceId, Event, OomEvidence, PostMortem, Refused, RefusedBy, StackId,
+    CacheBytes, DeviceId, Event, Kind, OomEvidence, PostMortem, Refused, RefusedBy, StackId,
 };
 
 /// Least time between two post-mortems, except for the one at exit.
@@ -72,8 +72,8 @@ pub struct OomReporter {
 
 struct State {
     bursts: Box<[Burst]>,
-    /// Who held each device at one of the last refusals, and its allocations and frees until then: with as many, nothing was
-    /// given or freed since.
+    /// Who held each device at one of the last refusals, and its `changes` then: with as many, nothing was given or freed
+    /// since.
     kept: Box<[Option<(u64, Held)>]>,
     /// When the next two walks are allowed: a library empties its cache after a first refusal, and the second one is the
     /// one that matters.
@@ -258,13 +258,20 @@ fn requested(
     cache: Option<CacheBytes>,
 ) -> Refusal {
     let event = PostMortem { device, stack, size, cache, ..PostMortem::default() };
-    let so_far = p.ledger.counters(device);
+    // What is freed in a pool stays in its reserve. All shards are read only where there is one.
+    let changes = match p.ledger.live_of(device, Kind::Pool) {
+        0 => p.ledger.live(device),
+        _ => {
+            let so_far = p.ledger.counters(device);
+            so_far.allocations.saturating_add(so_far.frees)
+        }
+    };
     Refusal {
         time_ns: p.clock.now_ns(),
         // A number that is unique among live threads.
         thread: errno::here().address(),
         whole: size,
-        changes: so_far.allocations.saturating_add(so_far.frees),
+        changes,
         other_call: false,
         event,
     }
