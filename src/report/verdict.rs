@@ -77,8 +77,9 @@ fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
     let also = failure.as_ref().map_or(String::new(), |handled| format!("; {handled}"));
     match (of.kind, &of.leak) {
         (VerdictKind::OutOfMemory, _) => {
-            let then = process.ending.seen.as_ref().map(|how| format!("; then {how}"));
-            failure.unwrap_or_default() + &then.unwrap_or_default()
+            let killed = process.ending.seen.as_ref().filter(|how| how.starts_with("killed"));
+            let then = killed.map_or(String::new(), |how| format!("; then {how}"));
+            failure.unwrap_or_default() + &then
         }
         (_, Some(leak)) => {
             let all = process.leaks.iter().flat_map(|leaks| leaks.sure()).count() as u64;

@@ -80,6 +80,9 @@ fn a_run_that_died_did_not_end_in_order() {
         let printed = run(&with(&program), CAPPED, "exec python3 client.py").err;
         assert!(printed.contains(&format!("1 took GPU memory: {how}\n")), "{how}: {printed}");
     }
+    let refused = with(&format!("{CLIENT}\nimport os\nos.kill(os.getpid(), 15)"));
+    let printed = run(&refused, CAPPED, "exec python3 client.py").err;
+    assert!(printed.contains("; then killed by signal 15 (SIGTERM)"), "{printed}");
 }
 
 /// The kernel says from Linux 6.15 on how a process ended that is no child.

@@ -85,8 +85,11 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
     let others = others.into_iter().map(|other| (other.pid, other.bytes));
     let bytes = run.iter().filter_map(|it| it.bytes).fold(0, u64::saturating_add);
     let of_run = format!("; other processes of this run: {}, {}", run.len(), size(bytes));
-    let of_run = if run.is_empty() { "" } else { &of_run };
-    limit + &oom::card_had(free, one.oom.size, by, others) + of_run
+    let of_run = if run.is_empty() { String::new() } else { of_run };
+    // NVML listed none, as in a container.
+    let unlisted = one.others().filter(|_| one.oom.neighbours.is_empty());
+    let unlisted = unlisted.map(|bytes| format!("; other processes: {}", size(bytes)));
+    limit + &oom::card_had(free, one.oom.size, by, others) + &unlisted.unwrap_or(of_run)
 }
 
 /// Why the request did not fit.

@@ -276,6 +276,9 @@ impl<'a> Judge<'a> {
         found: &mut Vec<JudgedLeak>,
         others: &mut Vec<Innocent>,
     ) {
+        if self.observer.first_refusals.is_empty() {
+            return;
+        }
         let mut until = self.clone();
         (until.in_order, until.refused, until.live) = (false, true, BTreeMap::new());
         until.axes.retain(|at, axes| {

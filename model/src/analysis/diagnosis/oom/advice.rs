@@ -123,13 +123,13 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
         }
         Some(bytes) if one.is_capped() => add(AdvisedChange::Cap, Some(bytes)),
         // Nobody else has a part of it that could be freed.
-        Some(bytes) if one.card_bytes.is_some() && others(one).is_none() => {
+        Some(bytes) if one.card_bytes.is_some() && one.others().is_none() => {
             add(AdvisedChange::LargerCard, Some(bytes));
         }
         Some(bytes) => add(AdvisedChange::Card, Some(bytes)),
         None => {}
     }
-    if let Some(bytes) = others(one) {
+    if let Some(bytes) = one.others() {
         add(AdvisedChange::OtherProcesses, Some(bytes));
     }
     let hole = if one.oom.level == Level::Tensor { one.cache.largest_free_block_bytes } else { 0 };
@@ -154,11 +154,13 @@ fn enough(one: &PostMortem) -> Option<u64> {
     Some(used.saturating_add(size).div_ceil(PAGE).saturating_mul(PAGE))
 }
 
-/// Bytes of other processes on the card, where these are the cause.
-fn others(one: &PostMortem) -> Option<u64> {
-    let listed = one.oom.neighbours.iter().filter_map(|other| other.bytes);
-    let listed = listed.fold(0, u64::saturating_add);
-    let rest = || one.card_bytes?.checked_sub(one.card_free()?)?.checked_sub(one.ours());
-    let held = if listed > 0 { listed } else { rest()? };
-    (one.cause == OomCause::Card && held >= OTHERS).then_some(held)
+impl PostMortem {
+    /// Bytes of other processes on the card, where these are the cause.
+    pub fn others(&self) -> Option<u64> {
+        let listed = self.oom.neighbours.iter().filter_map(|other| other.bytes);
+        let listed = listed.fold(0, u64::saturating_add);
+        let rest = || self.card_bytes?.checked_sub(self.card_free()?)?.checked_sub(self.ours());
+        let held = if listed > 0 { listed } else { rest()? };
+        (self.cause == OomCause::Card && held >= OTHERS).then_some(held)
+    }
 }

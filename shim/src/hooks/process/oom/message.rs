@@ -102,8 +102,10 @@ pub fn summary(found: &Findings) -> String {
     for (n, holder) in found.holders.iter().take(HOLDERS).enumerate() {
         line(if n == 0 { "holds" } else { "" }, holds(holder));
     }
-    // What leaks fills a larger limit too; and of a refusal that nothing explains it is not known what helps.
-    if !found.may_leak && figures(found).cause() != OomCause::Unknown {
+    // What leaks fills a larger limit too; and of a refusal that nothing explains, or a call without a size, it is not known
+    // what helps.
+    let is_known = figures(found).cause() != OomCause::Unknown && found.event.size > 0;
+    if !found.may_leak && is_known {
         line("try", advice(found));
     }
     line("more", more(found));
