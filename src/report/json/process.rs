@@ -342,7 +342,7 @@ fn kind_facts(device: &DeviceState, kind: Kind) -> KindFacts {
         sums: *device.kind(kind),
         at_peak_bytes: device.peak.offset.map(|_| device.peak.by_kind[kind as usize]),
         used_bytes: match kind {
-            Kind::Pool => Some(device.pool_used),
+            Kind::Pool => Some(device.kind(kind).requested_bytes),
             Kind::Graph => Some(device.graph_used),
             _ => None,
         },

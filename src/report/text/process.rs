@@ -344,7 +344,7 @@ fn kinds(device: &DeviceState) -> String {
         let at_peak = device.peak.offset.map(|_| size(device.peak.by_kind[kind as usize]));
         let at_peak = at_peak.unwrap_or("-".into());
         let note = match kind {
-            Kind::Pool => format!("{} of it in use", size(device.pool_used)),
+            Kind::Pool => format!("{} of it in use", size(sums.requested_bytes)),
             Kind::Graph => format!("{} of it in use", size(device.graph_used)),
             Kind::Imported => "another's memory: in no sum".into(),
             Kind::Managed => "nvidia-smi leaves it out".into(),
