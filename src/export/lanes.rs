@@ -129,14 +129,6 @@ impl Observer for LanePlanner {
         self.freed(key);
     }
 
-    fn on_block_alloc(&mut self, _at: &Stamped, address: u64, live: &Live, _how: AllocCause) {
-        self.allocated(Key::block(address), live);
-    }
-
-    fn on_block_free(&mut self, _at: &Stamped, address: u64, _live: &Live, _how: FreeCause) {
-        self.freed(Key::block(address));
-    }
-
     fn on_history_gap(&mut self, _at: &Stamped) {
         self.live.clear();
         self.groups.values_mut().for_each(|counts| counts.live = [0; CLASSES]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, DriverCause, Kind, Mark, Refused, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, DriverCause, Kind, Mark, Refused, Space, Stamped, ThreadId};
 
 use super::TracedProcess;
 use super::lanes::{LaneGroup, LanePlanner, Lanes, group};
@@ -303,22 +303,14 @@ const SMALL: u32 = u32::MAX;
 
 impl<S: Sink> Observer for Timeline<'_, '_, S> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        self.open(at, key, live, how);
-    }
-
-    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
-        self.shut(at, key, live, how);
-    }
-
-    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        if !self.window.driver_only {
-            self.open(at, Key::block(address), live, how);
+        if !self.window.driver_only || key.space != Space::Block {
+            self.open(at, key, live, how);
         }
     }
 
-    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
-        if !self.window.driver_only {
-            self.shut(at, Key::block(address), live, how);
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
+        if !self.window.driver_only || key.space != Space::Block {
+            self.shut(at, key, live, how);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Callbacks during a replay. Every method has an empty default.
+//! Callbacks during a replay. Every method has a default.
 
 use vramtrace_format::{
     BlockChange, DeviceId, GraphChange, Mark, PostMortem, Refused, StackId, Stamped, Took,
@@ -36,13 +36,16 @@ pub enum FreeCause {
     WithMemory,
 }
 
-/// Declares the methods of [`Observer`] once: with empty bodies, for pairs, and for observers that may be absent.
+/// Declares the methods of [`Observer`] once: with empty bodies or another method's, for pairs, and for observers that
+/// may be absent.
 macro_rules! observer {
-    ($($(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*);)*) => {
+    ($($(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(as $other:ident($($value:expr),*))?;)*) => {
         /// Receives what a replay does with each event, in the order of the file. Two observers as a pair follow
         /// one replay.
         pub trait Observer {
-            $($(#[$about])* #[allow(unused_variables)] fn $name(&mut self, $($argument: $type),*) {})*
+            $($(#[$about])* #[allow(unused_variables)] fn $name(&mut self, $($argument: $type),*) {
+                $(self.$other($($value),*);)?
+            })*
         }
 
         impl<A: Observer, B: Observer> Observer for (A, B) {
@@ -71,11 +74,13 @@ macro_rules! observer {
 observer! {
     fn on_alloc(at: &Stamped, key: Key, live: &Live, how: AllocCause);
     fn on_free(at: &Stamped, key: Key, live: &Live, how: FreeCause);
-    /// A framework's block was allocated. `on_alloc` is not called for blocks: it was called for the
-    /// memory of their segment.
-    fn on_block_alloc(at: &Stamped, address: u64, live: &Live, how: AllocCause);
-    /// A framework's block was freed. `on_free` is not called for it.
-    fn on_block_free(at: &Stamped, address: u64, live: &Live, how: FreeCause);
+    /// A framework's block was allocated. `on_alloc` was called before for the memory of its segment, and is called for
+    /// the block where an observer has no method for blocks.
+    fn on_block_alloc(at: &Stamped, address: u64, live: &Live, how: AllocCause)
+        as on_alloc(at, Key::block(address), live, how);
+    /// A framework's block was freed. `on_free` is called for it where an observer has no method for blocks.
+    fn on_block_free(at: &Stamped, address: u64, live: &Live, how: FreeCause)
+        as on_free(at, Key::block(address), live, how);
     /// The first block was allocated in this memory: it is a framework's segment or a part of one.
     /// Called after its `on_alloc` and before that block's `on_block_alloc`. Called twice for an object
     /// that is mapped twice.

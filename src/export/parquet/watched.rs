@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::summary::is_held;
-use vramtrace_format::{DeviceId, StackId, Stamped};
+use vramtrace_format::{DeviceId, Space, StackId, Stamped};
 
 use super::series::BinnedSeries;
 use crate::analysis::Level;
@@ -42,11 +42,12 @@ impl Watched {
         self.now_ns
     }
 
-    fn change(&mut self, at: &Stamped, level: Level, live: &Live, came: bool) {
+    fn change(&mut self, at: &Stamped, key: Key, live: &Live, came: bool) {
         if !is_held(live.kind) {
             return;
         }
         let (now_ns, share) = (self.at(at), live.share());
+        let level = if key.space == Space::Block { Level::Tensor } else { Level::Driver };
         self.stacks.change(now_ns, (live.device, level, Some(live.stack)), |bytes| match came {
             true => bytes.saturating_add(share),
             false => bytes.saturating_sub(share),
@@ -55,20 +56,12 @@ impl Watched {
 }
 
 impl Observer for Watched {
-    fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, _how: AllocCause) {
-        self.change(at, Level::Driver, live, true);
+    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, _how: AllocCause) {
+        self.change(at, key, live, true);
     }
 
-    fn on_free(&mut self, at: &Stamped, _key: Key, live: &Live, _how: FreeCause) {
-        self.change(at, Level::Driver, live, false);
-    }
-
-    fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, _how: AllocCause) {
-        self.change(at, Level::Tensor, live, true);
-    }
-
-    fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, _how: FreeCause) {
-        self.change(at, Level::Tensor, live, false);
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
+        self.change(at, key, live, false);
     }
 
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {

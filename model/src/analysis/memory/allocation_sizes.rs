@@ -26,18 +26,10 @@ impl AllocationSizes {
         }
         0
     }
-
-    fn count(&mut self, size: u64) {
-        self.0[64 - size.leading_zeros() as usize] += 1;
-    }
 }
 
 impl Observer for AllocationSizes {
     fn on_alloc(&mut self, _at: &Stamped, _key: Key, live: &Live, _how: AllocCause) {
-        self.count(live.size);
-    }
-
-    fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, live: &Live, _how: AllocCause) {
-        self.count(live.size);
+        self.0[64 - live.size.leading_zeros() as usize] += 1;
     }
 }

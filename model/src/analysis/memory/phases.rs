@@ -236,14 +236,6 @@ impl Observer for PhaseObserver<'_> {
         }
     }
 
-    fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, how: AllocCause) {
-        self.count_alloc(at, live, how);
-    }
-
-    fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, _how: FreeCause) {
-        self.count_free(at, live);
-    }
-
     fn on_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
         if !self.segments.insert(key) {
             return;

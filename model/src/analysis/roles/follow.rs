@@ -374,14 +374,6 @@ impl<C: Borrow<StackClasses>, F: Sink> Observer for Follower<C, F> {
         self.freed(at, live, how);
     }
 
-    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        self.allocated(at, Key::block(address), live, how);
-    }
-
-    fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, how: FreeCause) {
-        self.freed(at, live, how);
-    }
-
     /// The blocks of a segment have roles, the segment has none.
     fn on_segment(&mut self, _at: &Stamped, _key: Key, live: &Live) {
         self.live.remove(live);

@@ -419,10 +419,6 @@ impl Observer for StepObserver {
         self.allocated(at, Key::block(address), live, how, true);
     }
 
-    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
-        self.freed(at, Key::block(address), live, how);
-    }
-
     /// The blocks of a segment count, the segment does not.
     fn on_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
         let Some(born) = self.live.remove(live) else { return };

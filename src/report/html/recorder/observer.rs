@@ -32,18 +32,6 @@ impl<W: Write> Observer for Recorder<'_, W> {
         self.take_roles();
     }
 
-    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        self.made(at, Key::block(address), live);
-        self.roles.observer().on_block_alloc(at, address, live, how);
-        self.take_roles();
-    }
-
-    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
-        self.freed(at, Key::block(address), live);
-        self.roles.observer().on_block_free(at, address, live, how);
-        self.take_roles();
-    }
-
     fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
         self.roles.observer().on_segment(at, key, live);
         let ordinal = self.tick(at);
