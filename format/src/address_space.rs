@@ -106,12 +106,13 @@ pub struct AddressSpace {
     asleep: BTreeMap<u64, Asleep>,
     /// Sleeping bytes by device: the sums over `asleep`.
     asleep_bytes: BTreeMap<DeviceId, u64>,
-    slept: bool,
+    /// Whether there has been a sleeping range.
+    pub ever_slept: bool,
     /// Mapped bytes, by object and address of the reservation.
     shown: BTreeMap<(u64, u64), u64>,
     placeholders: BTreeSet<u64>,
     /// Whether there has been a reservation.
-    used: bool,
+    pub was_used: bool,
 }
 
 /// The end of a range, at most `u64::MAX`.
@@ -225,13 +226,8 @@ impl AddressSpace {
         self.asleep_bytes.get(&device).copied().unwrap_or(0)
     }
 
-    /// Whether there has been a sleeping range.
-    pub fn ever_slept(&self) -> bool {
-        self.slept
-    }
-
     fn keep_asleep(&mut self, piece: Asleep) {
-        self.slept = true;
+        self.ever_slept = true;
         let bytes = self.asleep_bytes.entry(piece.owner.device).or_default();
         *bytes = bytes.saturating_add(piece.size);
         if let Some(before) = self.asleep.insert(piece.address, piece) {
@@ -249,11 +245,6 @@ impl AddressSpace {
         if let Some(bytes) = self.asleep_bytes.get_mut(&piece.owner.device) {
             *bytes = bytes.saturating_sub(piece.size);
         }
-    }
-
-    /// Whether there has been a reservation.
-    pub fn was_used(&self) -> bool {
-        self.used
     }
 
     /// The parts of sleeping ranges inside `[address, address + size)`, by address.
@@ -314,7 +305,7 @@ impl AddressSpace {
             self.cover(mapping.address, mapping.size, true);
             self.show(mapping, true);
         }
-        self.used = true;
+        self.was_used = true;
         stale
     }
 

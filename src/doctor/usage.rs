@@ -79,8 +79,8 @@ pub fn of(ended: &RunResult) -> Result<Vec<Check>, String> {
 impl UsedCalls {
     fn add(&mut self, trace: &Trace) {
         let (definitions, _) = trace.definitions();
-        self.notes.extend(definitions.notes().iter().cloned());
-        self.patched_by.extend(definitions.patched_by().iter().cloned());
+        self.notes.extend(definitions.notes.iter().cloned());
+        self.patched_by.extend(definitions.patched_by.iter().cloned());
         let mut calls: HashMap<(SiteId, bool), u64> = HashMap::new();
         trace.for_each_event(&mut |stamped| match stamped.event {
             Event::Alloc(alloc) => *calls.entry((alloc.site, false)).or_default() += 1,

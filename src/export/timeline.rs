@@ -384,7 +384,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         if let Some(bytes) = state.in_use().in_nvidia_smi() {
             self.count(device, Counter::Process, bytes);
         }
-        if state.driver_own.has_causes() {
+        if state.driver_own.has_causes {
             for cause in DriverCause::ALL {
                 self.count(device, Counter::DriverOwn(cause), state.driver_own.of(cause));
             }
@@ -397,7 +397,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
     fn on_applied(&mut self, at: &Stamped, state: &State) {
         self.advance(at);
         self.count(None, Counter::Kind(Kind::HostPinned), state.host_pinned.live_bytes);
-        if state.space.ever_slept() {
+        if state.space.ever_slept {
             for device in state.devices.keys() {
                 self.count(Some(*device), Counter::Paused, state.space.asleep_on(*device));
             }

@@ -212,7 +212,7 @@ impl DeviceState {
 
     /// The memory of the process now: the last sample plus the changes that were recorded since.
     pub fn in_use(&self) -> InUse {
-        let (cache, own) = (&self.cache, self.driver_own.by_cause());
+        let (cache, own) = (&self.cache, &self.driver_own.by_cause);
         InUse {
             live: self.live_bytes,
             managed: self.kind(Kind::Managed).live_bytes,
@@ -322,7 +322,7 @@ impl DeviceState {
 
     /// What the process is known to hold: live allocations, contexts, and what calls made the driver take.
     pub fn held_bytes(&self) -> u64 {
-        let own = sum(self.driver_own.by_cause()).saturating_add(self.context_bytes);
+        let own = sum(&self.driver_own.by_cause).saturating_add(self.context_bytes);
         self.live_bytes.saturating_add(own)
     }
 
@@ -392,7 +392,7 @@ impl DeviceState {
             time_ns,
             live_bytes: self.live_bytes,
             managed_bytes: self.kind(Kind::Managed).live_bytes,
-            driver_own: *self.driver_own.by_cause(),
+            driver_own: self.driver_own.by_cause,
         };
         // A sample without NVML's figure must not hide the last one that had it.
         if sample.process_bytes.is_some()

@@ -31,24 +31,15 @@ impl Originator {
 
 #[derive(Clone, Debug, Default)]
 pub struct DriverOwn {
-    by_cause: BytesByCause,
+    pub by_cause: BytesByCause,
     makers: FxHashMap<Originator, u64>,
     /// The trace has causes; older recorders wrote none.
-    has_causes: bool,
+    pub has_causes: bool,
 }
 
 impl DriverOwn {
     pub fn of(&self, cause: DriverCause) -> u64 {
         self.by_cause[cause as usize]
-    }
-
-    pub fn by_cause(&self) -> &BytesByCause {
-        &self.by_cause
-    }
-
-    /// Whether the trace has causes.
-    pub fn has_causes(&self) -> bool {
-        self.has_causes
     }
 
     /// Bytes by originator, largest first.

@@ -64,7 +64,7 @@ pub struct SymbolTable {
     wrappers: FxHashSet<u32>,
     problems: Vec<String>,
     /// See [`Definitions::patched_by`]; as the libraries of the frames.
-    patched_by: Vec<String>,
+    pub patched_by: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -152,11 +152,6 @@ impl SymbolTable {
             }
             Some(_) => "a stack without frames",
         }
-    }
-
-    /// Libraries that replaced the beginning of the recorder's functions: they hand on the requests of others.
-    pub fn patched_by(&self) -> &[String] {
-        &self.patched_by
     }
 
     /// Libraries that gave no names, and why. One line each.
@@ -273,7 +268,7 @@ struct Namer<'s> {
 impl<'s> Namer<'s> {
     fn new(definitions: &'s Definitions, header: &'s Header) -> Namer<'s> {
         let path = |path: &String| loaded_path(path, header).to_string_lossy().into_owned();
-        let patched_by = definitions.patched_by().iter().map(path).collect();
+        let patched_by = definitions.patched_by.iter().map(path).collect();
         Namer {
             definitions,
             header,

@@ -72,9 +72,11 @@ pub struct Definitions {
     pools: HashMap<PoolId, PoolInfo>,
     sites: Sites,
     texts: HashMap<u32, String>,
-    notes: Vec<String>,
+    /// The lines that the recorder also put on the program's stderr.
+    pub notes: Vec<String>,
     settings: BTreeMap<String, String>,
-    patched_by: Vec<String>,
+    /// Paths of the libraries that replaced the beginning of the recorder's functions, as in the modules' definitions.
+    pub patched_by: Vec<String>,
     stacks: Stacks,
     files: Option<Arc<dyn HostFiles>>,
 }
@@ -189,20 +191,10 @@ impl Definitions {
         (1..=u32::MAX).filter(|id| !self.texts.contains_key(id))
     }
 
-    /// The lines that the recorder also put on the program's stderr.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
     /// What was in force when the process began, e.g. `PYTORCH_CUDA_ALLOC_CONF`; `import` says
     /// where an imported trace comes from.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
-    }
-
-    /// Paths of the libraries that replaced the beginning of the recorder's functions, as in the modules' definitions.
-    pub fn patched_by(&self) -> &[String] {
-        &self.patched_by
     }
 
     /// What an imported trace was made from. `None`: it was recorded.

@@ -63,17 +63,13 @@ pub fn unix_ns() -> u64 {
 /// The time of events: nanoseconds since the process's state was made.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessClock {
-    start_ns: u64,
+    /// CLOCK_MONOTONIC at its start.
+    pub start_ns: u64,
 }
 
 impl ProcessClock {
     pub fn start() -> ProcessClock {
         ProcessClock { start_ns: mono_ns() }
-    }
-
-    /// CLOCK_MONOTONIC at its start.
-    pub fn start_ns(&self) -> u64 {
-        self.start_ns
     }
 
     /// The time now. It is also stored for the thread: see [`thread_slot::last_ns`].

@@ -176,7 +176,7 @@ fn live_process(identity: &Identity, recorder: &TraceWriter) -> LiveProcess {
         pid: identity.pid,
         start_ticks: identity.start_ticks,
         start_unix_ns: recorder.start_unix_ns,
-        start_mono_ns: recorder.clock.start_ns(),
+        start_mono_ns: recorder.clock.start_ns,
         trace: String::new(),
     }
 }

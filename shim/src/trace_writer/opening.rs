@@ -135,7 +135,7 @@ impl TraceWriter {
         wanted.clone_from(&path);
         let header = Header {
             start_unix_ns: self.start_unix_ns,
-            start_mono_ns: self.clock.start_ns(),
+            start_mono_ns: self.clock.start_ns,
             driver_version: Some(self.driver_version.load(Ordering::Relaxed)).filter(|v| *v != 0),
             max_bytes: self.max,
             ..identity.header()

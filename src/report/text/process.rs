@@ -119,7 +119,7 @@ fn head(process: &Process, shown: ReportOptions) -> String {
         add("recorder", recorder(&cost, process.ending.last_ns));
     }
     if shown.moment != Moment::End {
-        let but = match process.over_time.values().any(|of| !of.reserved.points().is_empty()) {
+        let but = match process.over_time.values().any(|of| !of.reserved.points.is_empty()) {
             false => "",
             true => ", but for the curves: they are of the whole run",
         };
@@ -226,7 +226,7 @@ fn warnings(process: &Process) -> Vec<String> {
         let events = several(odd, "event");
         lines.push(format!("{events} contradict earlier ones: `vramtrace verify` has them"));
     }
-    lines.extend(process.definitions.notes().iter().take(5).map(|note| clean(note)));
+    lines.extend(process.definitions.notes.iter().take(5).map(|note| clean(note)));
     lines
 }
 

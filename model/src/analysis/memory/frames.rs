@@ -23,7 +23,7 @@ impl Places {
 
     /// The same, with the libraries that hand on the requests of others.
     pub fn of_trace(header: &Header, symbols: &Symbols) -> Places {
-        Places(layers::Places::of(header).patched_by(symbols.patched_by().to_vec()))
+        Places(layers::Places::of(header).patched_by(symbols.patched_by.clone()))
     }
 
     pub fn layer(&self, frame: &Frame) -> Layer {

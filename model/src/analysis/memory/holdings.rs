@@ -271,7 +271,7 @@ struct Owned {
 impl Owned {
     fn of(state: &State) -> Owned {
         let mut owned = Owned::default();
-        if !state.space.was_used() {
+        if !state.space.was_used {
             return owned;
         }
         owned.mapped = Some(state.space.mappings().map(|mapping| mapping.object).collect());

@@ -23,7 +23,8 @@ pub fn moments_for(processes: usize) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Curve {
     most: usize,
-    points: Vec<(u64, u64)>,
+    /// Time in ns and value of each point, in order of time.
+    pub points: Vec<(u64, u64)>,
     /// Changes that one point represents, and those that the last point has so far.
     stride: u32,
     taken: u32,
@@ -58,11 +59,6 @@ impl Curve {
         let from = self.points.last().map_or(0, |last| last.0);
         self.points.push((time_ns.max(from), value));
         self.taken = 1;
-    }
-
-    /// Time in ns and value of each point, in order of time.
-    pub fn points(&self) -> &[(u64, u64)] {
-        &self.points
     }
 
     /// The highest value in each of `columns` equal parts of the time from the first point to `to_ns`.
@@ -315,16 +311,16 @@ mod tests {
         for n in 0..50u64 {
             few.push(n * 10, n * 7 % 13);
         }
-        assert_eq!(few.points().len(), 50);
+        assert_eq!(few.points.len(), 50);
         let value = |n: u64| n * 7 % 13;
         let mut many = Curve::new(64);
         for n in 0..10_000u64 {
             many.push(n * 10, value(n));
         }
-        assert!(many.points().len() <= 64);
+        assert!(many.points.len() <= 64);
         for n in 0..10_000u64 {
-            let at = many.points().partition_point(|point| point.0 <= n * 10) - 1;
-            assert!(many.points()[at].1 >= value(n), "{n}");
+            let at = many.points.partition_point(|point| point.0 <= n * 10) - 1;
+            assert!(many.points[at].1 >= value(n), "{n}");
         }
         assert_eq!(moments_for(1), MAX_POINTS);
         assert_eq!(moments_for(1024) * 1024, MAX_POINTS_TOGETHER);

@@ -156,7 +156,7 @@ pub(super) struct Learned {
     /// Sites of kept memory with the size of gradients, of which there are fewer.
     surplus: FxHashSet<StackAndSize>,
     /// The highest number of backward passes that began during the life of a freed gradient.
-    gradient_life: Option<u32>,
+    pub(super) gradient_life: Option<u32>,
 }
 
 impl Learned {
@@ -229,20 +229,6 @@ impl Learned {
 
     pub(super) fn forwards(&self) -> u32 {
         self.ended.forwards
-    }
-
-    pub(super) fn gradient_life(&self) -> Option<u32> {
-        self.gradient_life
-    }
-
-    /// Whether the program allocates gradients of this size in backward passes.
-    pub(super) fn makes_gradients_of(&self, bytes: u64) -> bool {
-        self.gradients.contains_key(&bytes)
-    }
-
-    /// Whether a single forward pass made all kept allocations of this site.
-    pub(super) fn is_kept_once(&self, site: StackAndSize) -> bool {
-        self.sites.get(&site).is_none_or(|fate| fate.kept_rounds <= 1)
     }
 
     /// The most frequent role of this site's freed allocations.

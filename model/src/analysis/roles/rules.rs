@@ -88,7 +88,7 @@ fn kept_from_forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role
 
 fn backward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     // Each backward pass allocates new gradients, unless the program sets them to zero in place.
-    let renewed = learned.gradient_life();
+    let renewed = learned.gradient_life;
     if renewed.is_some_and(|most| life.backwards() >= KEPT.max(2 * most)) && !life.is_freed() {
         return Role::Workspace;
     }

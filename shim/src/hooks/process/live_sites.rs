@@ -61,7 +61,7 @@ fn store(p: &'static Process, now_ns: u64) {
 }
 
 fn largest(p: &'static Process) -> Vec<LiveSite> {
-    let ever_slept = p.vmm.lock().space.ever_slept();
+    let ever_slept = p.vmm.lock().space.ever_slept;
     let mut all: Vec<(DeviceId, Row)> = Vec::new();
     for device in p.devices() {
         let rows = if ever_slept { walked(p, device) } else { counted(p, device) };

@@ -90,7 +90,7 @@ impl ProcessView for Process {
     /// After memory was unmapped and mapped again the ledger's sums lack its owners, and those of samples are no sums of
     /// blocks: then no summary is written, and the reader replays the trace.
     fn can_sum_up(&self) -> bool {
-        self.block_sampling.is_none() && !self.vmm.lock().space.ever_slept()
+        self.block_sampling.is_none() && !self.vmm.lock().space.ever_slept
     }
 
     fn driver_holders(&self) -> Option<Vec<StateHolder>> {

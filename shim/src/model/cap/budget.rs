@@ -20,7 +20,7 @@ pub struct Budget {
     share: AtomicPtr<GroupShare>,
     /// The count and its copy where they differed at the last look.
     differed: [AtomicU64; 2],
-    soft: SoftLimiter,
+    pub soft: SoftLimiter,
     /// Nothing is refused: the caller reports the excess and takes the bytes anyway.
     only_warns: bool,
 }
@@ -77,10 +77,6 @@ impl Budget {
     pub fn share(&self) -> Option<&GroupShare> {
         // SAFETY: null, or a box that is never freed.
         unsafe { self.share.load(Acquire).as_ref() }
-    }
-
-    pub fn soft(&self) -> &SoftLimiter {
-        &self.soft
     }
 
     pub fn set_soft(&self, limit: Option<u64>) {

@@ -146,7 +146,7 @@ fn a_free_is_announced_where_the_driver_can_agree() {
     let _ = state.settle(dropped, true);
     let owners: Vec<u32> = state.space.asleep().map(|piece| piece.owner.stack.0).collect();
     assert_eq!(owners, [7]);
-    assert_eq!((state.space.asleep_on(DeviceId(0)), state.space.ever_slept()), (20, true));
+    assert_eq!((state.space.asleep_on(DeviceId(0)), state.space.ever_slept), (20, true));
     let freed = state.begin_free(100, 20).expect("nothing is mapped");
     assert_eq!((state.space.reservations().count(), state.space.asleep().count()), (0, 0));
     assert_eq!(state.space.asleep_on(DeviceId(0)), 0);

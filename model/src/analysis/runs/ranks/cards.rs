@@ -130,7 +130,7 @@ fn peak_together(used: &[(&ProcessFigures, &DeviceFigures)]) -> (u64, u64) {
         let (start, end) = span(rank);
         match &device.moments {
             Some(moments) => {
-                let points = moments.points().iter();
+                let points = moments.points.iter();
                 changes
                     .extend(points.map(|(at, bytes)| (start.saturating_add(*at), index, *bytes)));
             }

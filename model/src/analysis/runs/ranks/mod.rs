@@ -213,7 +213,7 @@ impl ProcessFigures {
             let over_time = process.over_time.get(&id);
             let of = DeviceFigures {
                 held_gib_hours: over_time.and_then(|of| Some(of.held?.gib_hours())),
-                moments: over_time.map(|of| of.bytes.clone()).filter(|of| !of.points().is_empty()),
+                moments: over_time.map(|of| of.bytes.clone()).filter(|of| !of.points.is_empty()),
                 ..DeviceFigures::of_state(id, device, &process.definitions)
             };
             (id, of)
