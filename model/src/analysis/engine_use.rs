@@ -111,19 +111,18 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
     let free = to_signed(limit_bytes).saturating_sub(to_signed(highest));
     let free = free.saturating_sub(to_signed(others_here));
     let unused_bytes = match missing {
-        Some(refused) => free.min(free_at(&refused).saturating_sub(to_signed(refused.size))),
+        Some(refused) => {
+            // What was free then: below the cap, or on the card.
+            let left = match refused.limit {
+                0 => to_signed(refused.driver_free),
+                limit => to_signed(limit).saturating_sub(to_signed(refused.counted)),
+            };
+            free.min(left.saturating_sub(to_signed(refused.size)))
+        }
         None => free,
     };
     let setting = (engine == "vLLM").then(|| setting(process, device, &parts, card)).flatten();
     Some(EngineUse { engine, parts, limit_bytes, others_bytes, unused_bytes, setting })
-}
-
-/// What was free when a request was refused: below the cap, or on the card.
-fn free_at(refused: &vramtrace_format::Refused) -> i64 {
-    match refused.limit {
-        0 => to_signed(refused.driver_free),
-        limit => to_signed(limit).saturating_sub(to_signed(refused.counted)),
-    }
 }
 
 fn to_signed(bytes: u64) -> i64 {

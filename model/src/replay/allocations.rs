@@ -107,7 +107,10 @@ impl<O: Observer> Apply<'_, O> {
         }
         self.device(live.device).change_live(key, live, true);
         self.observer.on_alloc(self.at, key, live, how);
-        self.memory_added(key, live);
+        if key.space == Space::Device {
+            let waiting = self.state.cache.came(key, live);
+            self.place_again(&waiting);
+        }
         self.notify_device_change(live.device);
     }
 
@@ -145,7 +148,11 @@ impl<O: Observer> Apply<'_, O> {
                 FreeCause::WithContext => FreeCause::WithContext,
                 _ => FreeCause::WithMemory,
             };
-            self.allocation_removed(key.number, end, blocks_end);
+            let gone = self.state.cache.ranges.remove(key.number);
+            if gone.blocks {
+                self.end_blocks(key.number, end, blocks_end);
+            }
+            self.apply_changes(gone.change);
         }
         if key.space == Space::Vmm {
             self.state.space.forget_object(key.number);

@@ -3,7 +3,7 @@
 use vramtrace_format::{BlockChange, DeviceId, Kind, Space};
 
 use super::Apply;
-use super::cache::{CacheOomAt, ReportedTotals, SegmentChange};
+use super::cache::{ReportedTotals, SegmentChange};
 use super::live::{Key, Live};
 use super::mapping::signed;
 use super::observer::{AllocCause, FreeCause, Observer};
@@ -63,32 +63,6 @@ impl<O: Observer> Apply<'_, O> {
         sums.frees = sums.frees.saturating_add(live.weigh(1));
         self.observer.on_block_free(self.at, key.number, live, how);
         self.notify_device_change(live.device);
-    }
-
-    /// Adds driver memory that was allocated, or that a checkpoint lists.
-    pub(super) fn memory_added(&mut self, key: Key, live: &Live) {
-        if key.space == Space::Device {
-            let waiting = self.state.cache.came(key, live);
-            self.place_again(&waiting);
-        }
-    }
-
-    /// Removes an allocation that has ended, with the blocks in it.
-    pub(super) fn allocation_removed(&mut self, start: u64, end: u64, how: FreeCause) {
-        let gone = self.state.cache.ranges.remove(start);
-        if gone.blocks {
-            self.end_blocks(start, end, how);
-        }
-        self.apply_changes(gone.change);
-    }
-
-    /// Removes mapped memory that was freed, with the blocks in it.
-    pub(super) fn mapping_went(&mut self, start: u64, end: u64) {
-        if self.state.cache.ranges.may_hold_blocks(start, end) {
-            self.end_blocks(start, end, FreeCause::WithMemory);
-        }
-        let changes = self.state.cache.ranges.remove_in(start, end);
-        self.apply_changes(changes);
     }
 
     /// Ends the blocks that begin in `[start, end)`.
@@ -195,15 +169,5 @@ impl<O: Observer> Apply<'_, O> {
         if sampled && known {
             self.notify_device_change(device);
         }
-    }
-
-    /// The framework could not serve a request.
-    pub(super) fn cache_gave_up(&mut self, device: DeviceId, oom: CacheOomAt) {
-        let sums = &mut self.device(device).cache;
-        sums.ooms = sums.ooms.saturating_add(1);
-        sums.last_oom = Some(oom);
-        sums.went_on = false;
-        self.observer.on_cache_oom(self.at, device, &oom);
-        self.notify_device_change(device);
     }
 }

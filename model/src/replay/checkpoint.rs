@@ -8,6 +8,7 @@
 
 use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, Purpose, ThreadId};
 
+use super::device::DeviceState;
 use super::live::{Key, Live};
 use super::observer::{AllocCause, Observer};
 use super::state::Certainty;
@@ -48,9 +49,11 @@ impl<O: Observer> Apply<'_, O> {
             }
             Event::StateEnd { id, .. } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;
-                // Of samples the framework's last figure is what is known.
-                for device in self.state.devices.values_mut() {
-                    device.cache.resume_reported();
+                // Where samples are recorded, the framework's last figure is what is known of the bytes in blocks.
+                for DeviceState { cache, .. } in self.state.devices.values_mut() {
+                    if let Some(reported) = cache.reported_by_torch.filter(|_| cache.sampled) {
+                        cache.allocated = reported.allocated;
+                    }
                 }
                 self.observer.on_resume(self.at, self.state);
             }

@@ -11,6 +11,7 @@ pub(super) use vramtrace_format::address_space::{Freed, Owner};
 use vramtrace_format::{DeviceId, SiteId, StackId};
 
 use super::Apply;
+use super::cache::mapped;
 use super::live::{Key, LiveSet};
 use super::observer::{FreeCause, Observer};
 
@@ -90,7 +91,8 @@ impl<O: Observer> Apply<'_, O> {
             if backs {
                 self.became_resident(piece.address, piece.end(), true);
                 let state = &mut self.state;
-                let (changes, waiting) = state.cache.was_mapped(piece, &state.live, &state.space);
+                let range = mapped(piece, &state.live, &state.space);
+                let (changes, waiting) = state.cache.add(piece.address, range);
                 self.apply_changes(changes);
                 self.place_again(&waiting);
             }
@@ -126,7 +128,11 @@ impl<O: Observer> Apply<'_, O> {
                 let changes = self.state.cache.ranges.pause(start, end);
                 self.apply_changes(changes);
             } else if backed {
-                self.mapping_went(start, end);
+                if self.state.cache.ranges.may_hold_blocks(start, end) {
+                    self.end_blocks(start, end, FreeCause::WithMemory);
+                }
+                let changes = self.state.cache.ranges.remove_in(start, end);
+                self.apply_changes(changes);
             }
             match slept {
                 Some(slept) if backed => self.observer.on_sleep(self.at, slept, by),

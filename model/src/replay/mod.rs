@@ -187,7 +187,12 @@ impl<O: Observer> Apply<'_, O> {
             Event::CacheOom { device, size, allocated, reserved, stack } => {
                 let (time_ns, offset, thread) = (self.at.time_ns, self.at.offset, self.at.thread);
                 let oom = CacheOomAt { time_ns, offset, thread, size, allocated, reserved, stack };
-                self.cache_gave_up(device, oom);
+                let sums = &mut self.device(device).cache;
+                sums.ooms = sums.ooms.saturating_add(1);
+                sums.last_oom = Some(oom);
+                sums.went_on = false;
+                self.observer.on_cache_oom(self.at, device, &oom);
+                self.notify_device_change(device);
             }
             Event::BlockChange { address, change } => self.change_block(address, change),
             Event::Shared { address, stack, .. } => {
@@ -212,7 +217,11 @@ impl<O: Observer> Apply<'_, O> {
             }
             Event::BlockCounts { device, live, allocations, peak } => {
                 self.state.sampling.get_or_insert_default();
-                self.device(device).cache.take_counts(live, allocations, peak);
+                let sums = &mut self.device(device).cache;
+                sums.sampled = true;
+                (sums.blocks, sums.allocations) = (live, allocations);
+                sums.frees = allocations.saturating_sub(live);
+                sums.peak_allocated.bytes = sums.peak_allocated.bytes.max(peak);
             }
             Event::SampledAlloc { rate, alloc } => {
                 self.state.sampling.get_or_insert_default();
@@ -249,7 +258,12 @@ impl<O: Observer> Apply<'_, O> {
             }
             Event::ContextCreated { context, device, stack } => {
                 let created = ContextState { device, created_ns: time_ns, stack };
-                self.add_context(context, created);
+                if self.state.contexts.insert(context, created).is_none() {
+                    let sums = self.device(device);
+                    sums.contexts += 1;
+                    sums.contexts_seen += 1;
+                    self.observer.on_contexts(self.at, device, self.state);
+                }
             }
             Event::ContextDestroyed { context } => self.end_context(context),
             Event::Sample(sample) => {

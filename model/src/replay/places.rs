@@ -5,7 +5,7 @@ use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, PoolOrigin};
 use super::Apply;
 use super::GraphChange;
 use super::observer::{FreeCause, Observer};
-use super::state::{ContextState, PoolSums};
+use super::state::PoolSums;
 
 impl<O: Observer> Apply<'_, O> {
     pub(super) fn pool(&mut self, id: PoolId, reserved: u64, used: u64) {
@@ -33,16 +33,6 @@ impl<O: Observer> Apply<'_, O> {
         device.graph_used = used;
         device.reserve(Kind::Graph, before, reserved);
         self.notify_device_change(id);
-    }
-
-    /// Adds a context, and counts it for its device if it is new.
-    pub(super) fn add_context(&mut self, id: ContextId, created: ContextState) {
-        if self.state.contexts.insert(id, created).is_none() {
-            let device = self.device(created.device);
-            device.contexts += 1;
-            device.contexts_seen += 1;
-            self.observer.on_contexts(self.at, created.device, self.state);
-        }
     }
 
     pub(super) fn end_context(&mut self, id: ContextId) {

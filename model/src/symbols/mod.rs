@@ -85,7 +85,10 @@ impl Symbols {
         let mut namer = Namer::new(definitions, header);
         let mut wanted: FxHashSet<StackId> = wanted.into_iter().collect();
         if wanted.remove(&FREE_CACHE) {
-            namer.name_free_cache();
+            // The stack that stands for free memory in a framework's cache.
+            let frame = namer.frame(Frame::named(Language::Native, FREE_CACHE_NAME.into()));
+            let named = Named { flags: StackFlags(0), frames: [frame].into() };
+            namer.symbols.stacks.insert(FREE_CACHE, named);
         }
         let forward = |id: &StackId| Some((*id, stacks.forward_of(*id)?));
         namer.symbols.forward = wanted.iter().filter_map(forward).collect();
@@ -93,7 +96,14 @@ impl Symbols {
         let mut wanted: Vec<(StackId, &Stack)> =
             wanted.into_iter().filter_map(|id| Some((id, stacks.get(id)?))).collect();
         wanted.sort_unstable_by_key(|(id, _)| *id);
-        namer.name_addresses(wanted.iter().map(|(_, stack)| *stack));
+        let addresses = WantedAddresses::of(stacks, header, wanted.iter().map(|(_, stack)| *stack));
+        namer.places.extend(
+            addresses
+                .hidden
+                .into_iter()
+                .map(|(index, origin)| (index, AddressFrames { origin, frames: Vec::new() })),
+        );
+        namer.name_modules(addresses.modules);
         for (id, stack) in wanted {
             namer.name_stack(id, stack);
         }
@@ -287,13 +297,6 @@ impl<'s> Namer<'s> {
         self.frames.insert_full(frame).0 as u32
     }
 
-    /// Adds the stack that stands for free memory in a framework's cache.
-    fn name_free_cache(&mut self) {
-        let frame = self.frame(Frame::named(Language::Native, FREE_CACHE_NAME.into()));
-        let named = Named { flags: StackFlags(0), frames: [frame].into() };
-        self.symbols.stacks.insert(FREE_CACHE, named);
-    }
-
     fn text(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.texts.get(text) {
             return Arc::clone(known);
@@ -303,21 +306,19 @@ impl<'s> Namer<'s> {
         shared
     }
 
-    fn name_addresses<'t>(&mut self, wanted: impl Iterator<Item = &'t Stack>) {
-        let wanted = WantedAddresses::of(self.definitions.stacks(), self.header, wanted);
-        let hidden = wanted.hidden.into_iter();
-        self.places.extend(
-            hidden.map(|(index, origin)| (index, AddressFrames { origin, frames: Vec::new() })),
-        );
-        self.name_modules(wanted.modules);
-    }
-
     fn name_modules(&mut self, modules: BTreeMap<Option<u32>, Vec<(u32, u64)>>) {
         for (module, addresses) in modules {
             let stacks = self.definitions.stacks();
             match module {
                 Some(module) => self.name_module(&stacks.modules()[module as usize], &addresses),
-                None => self.name_unknown(&addresses),
+                None => {
+                    for (index, at) in addresses {
+                        let name = format!("{at:#x}").into();
+                        let frames = vec![self.frame(Frame::named(Language::Native, name))];
+                        let shown = AddressFrames { origin: FrameOrigin::Shown, frames };
+                        self.places.insert(index, shown);
+                    }
+                }
             }
         }
     }
@@ -420,14 +421,6 @@ impl<'s> Namer<'s> {
             function: text(name.function),
             file: text(name.file),
             line: Some(name.line).filter(|line| *line > 0),
-        }
-    }
-
-    fn name_unknown(&mut self, addresses: &[(u32, u64)]) {
-        for (index, at) in addresses {
-            let frames =
-                vec![self.frame(Frame::named(Language::Native, format!("{at:#x}").into()))];
-            self.places.insert(*index, AddressFrames { origin: FrameOrigin::Shown, frames });
         }
     }
 

@@ -296,11 +296,6 @@ impl Owned {
         }
         owned
     }
-
-    fn is_unmapped(&self, key: Key) -> bool {
-        let mapped = self.mapped.as_ref().filter(|_| key.space == Space::Vmm);
-        mapped.is_some_and(|mapped| !mapped.contains(&key.number))
-    }
 }
 
 /// A part of a device's memory at a moment.
@@ -381,7 +376,8 @@ fn pieces_of_memory(owned: &Owned, key: Key, live: &Live, take: &mut dyn FnMut(P
         take(part.owner, Holding { bytes, count: 1, brought_back_by, ..Holding::default() });
     }
     if rest > 0 || parts.is_empty() {
-        let unmapped = if owned.is_unmapped(key) { rest } else { 0 };
+        let mapped = owned.mapped.as_ref().filter(|_| key.space == Space::Vmm);
+        let unmapped = mapped.map_or(0, |all| if all.contains(&key.number) { 0 } else { rest });
         take(live.stack, Holding { bytes: rest, count: 1, unmapped, ..Holding::default() });
     }
 }

@@ -116,11 +116,11 @@ pub(super) struct StackAndSize {
 const MAX_SITES: usize = 1 << 18;
 
 #[derive(Clone, Debug, Default)]
-struct Fate {
+pub(super) struct Fate {
     /// Number of freed allocations by role, at [`Role::index`].
     roles: [u32; Role::ALL.len()],
     /// Number of different forward passes that made an allocation which is kept.
-    kept_rounds: u32,
+    pub(super) kept_rounds: u32,
     last_kept: u32,
     /// Number of allocations that are kept, of classes that make weights.
     kept: u32,
@@ -129,7 +129,7 @@ struct Fate {
 
 /// The gradients of one size.
 #[derive(Clone, Copy, Debug, Default)]
-struct Gradients {
+pub(super) struct Gradients {
     /// The backward pass that `count` is of.
     pass: u32,
     count: u32,
@@ -150,9 +150,9 @@ impl Gradients {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learned {
     ended: TrainingProgress,
-    sites: FxHashMap<StackAndSize, Fate>,
+    pub(super) sites: FxHashMap<StackAndSize, Fate>,
     /// By size.
-    gradients: FxHashMap<u64, Gradients>,
+    pub(super) gradients: FxHashMap<u64, Gradients>,
     /// Sites of kept memory with the size of gradients, of which there are fewer.
     surplus: FxHashSet<StackAndSize>,
     /// The highest number of backward passes that began during the life of a freed gradient.

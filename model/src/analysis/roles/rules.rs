@@ -58,7 +58,13 @@ fn within_forward(learned: &Learned) -> Role {
 
 fn forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     if life.older || life.is_kept() {
-        return kept_from_forward(life, site, learned);
+        // A library allocates its workspace at the first use, below a line that allocates activations as well.
+        // Memory that several passes keep is no workspace.
+        return match learned.sites.get(&site).is_none_or(|fate| fate.kept_rounds <= 1) {
+            true => Role::Workspace,
+            false if life.backwards() == 0 && !learned.trains() => Role::KvCache,
+            false => Role::Activations,
+        };
     }
     if !life.is_freed() || life.backwards() > 0 {
         return Role::Activations;
@@ -75,15 +81,6 @@ fn forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
         true => Role::KvCache,
         false => Role::Activations,
     }
-}
-
-/// A library allocates its workspace at the first use, below a line that allocates activations as well.
-/// Memory that several passes keep is no workspace.
-fn kept_from_forward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
-    if learned.is_kept_once(site) {
-        return Role::Workspace;
-    }
-    if life.backwards() == 0 && !learned.trains() { Role::KvCache } else { Role::Activations }
 }
 
 fn backward(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
@@ -126,7 +123,7 @@ fn optimizer(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
 fn outside(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
     if life.older || life.is_kept() {
         // A parameter without a module has the size of a gradient.
-        let has_gradient = learned.makes_gradients_of(site.bytes);
+        let has_gradient = learned.gradients.contains_key(&site.bytes);
         return match (has_gradient, life.class) {
             // Momentum, averages and other copies have the size of a gradient, too.
             (true, StackClass::Outside) if learned.is_surplus(site) => Role::Unknown,

@@ -62,7 +62,8 @@ impl CacheState {
 
     /// The device of the segment that contains this address.
     pub fn segment_of(&self, address: u64) -> Option<DeviceId> {
-        self.ranges.cached_at(address)
+        let (_, range) = self.ranges.by_start.last(address)?;
+        (range.cached && address < range.end).then_some(range.device)
     }
 
     /// Called before the first block: adds the driver memory that exists already.
@@ -141,18 +142,12 @@ impl CacheState {
         allocated(key, live).map_or(Vec::new(), |(start, range)| self.add(start, range).1)
     }
 
-    /// Adds a mapping. Returns the bytes by which its segment grew, and blocks that were recorded
-    /// before it.
-    pub(super) fn was_mapped(
+    /// Returns the bytes by which its segment grew, and blocks that were recorded before it.
+    pub(super) fn add(
         &mut self,
-        mapping: &Mapping,
-        live: &LiveSet,
-        space: &AddressSpace,
+        start: u64,
+        range: Extent,
     ) -> (Vec<SegmentChange>, Vec<(u64, u64)>) {
-        self.add(mapping.address, mapped(mapping, live, space))
-    }
-
-    fn add(&mut self, start: u64, range: Extent) -> (Vec<SegmentChange>, Vec<(u64, u64)>) {
         if !self.is_used {
             return (Vec::new(), Vec::new());
         }
@@ -208,7 +203,8 @@ fn allocated(key: Key, live: &Live) -> Option<(u64, Extent)> {
     })
 }
 
-fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> Extent {
+/// A mapping as memory in which blocks may lie.
+pub(super) fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> Extent {
     let object = live.get(Key::object(mapping.object));
     let device = object.map_or(DeviceId::UNKNOWN, |object| object.device);
     let range = Extent::new(mapping.end(), device, Backing::Mapping);

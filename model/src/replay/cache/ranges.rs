@@ -45,7 +45,7 @@ pub(super) struct Over {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
+pub(in crate::replay) struct Extent {
     pub end: u64,
     pub device: DeviceId,
     pub backing: Backing,
@@ -79,7 +79,7 @@ impl Extent {
 /// Allocations and mappings, by address. Those of a device never overlap.
 #[derive(Clone, Debug, Default)]
 pub(in crate::replay) struct Ranges {
-    by_start: ByStart<Extent>,
+    pub(super) by_start: ByStart<Extent>,
     /// Starts of the ranges that became segments and were not reported yet.
     pub marked: Vec<u64>,
     pub order: BlockOrder,
@@ -305,12 +305,6 @@ impl Ranges {
     /// Segments, by address: start and range. Mappings are not joined.
     pub(super) fn cached(&self) -> impl Iterator<Item = (u64, Extent)> {
         self.by_start.iter().filter(|(_, range)| range.cached).map(|(start, range)| (start, *range))
-    }
-
-    /// The device of the segment at this address.
-    pub(super) fn cached_at(&self, address: u64) -> Option<DeviceId> {
-        let (_, range) = self.by_start.last(address)?;
-        (range.cached && address < range.end).then_some(range.device)
     }
 
     /// Makes a range a segment, together with the adjacent mappings of the same size: they are its pages,

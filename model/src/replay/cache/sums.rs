@@ -166,21 +166,6 @@ impl CacheSums {
         }
     }
 
-    /// Where samples are recorded, a checkpoint gives no bytes in blocks.
-    pub(in crate::replay) fn resume_reported(&mut self) {
-        if let Some(reported) = self.reported_by_torch.filter(|_| self.sampled) {
-            self.allocated = reported.allocated;
-        }
-    }
-
-    /// Takes exact counts where samples are recorded. `peak`: the highest number of bytes in blocks.
-    pub(in crate::replay) fn take_counts(&mut self, live: u64, allocations: u64, peak: u64) {
-        self.sampled = true;
-        (self.blocks, self.allocations) = (live, allocations);
-        self.frees = allocations.saturating_sub(live);
-        self.peak_allocated.bytes = self.peak_allocated.bytes.max(peak);
-    }
-
     pub(in crate::replay) fn take_reported(&mut self, reported_by_torch: ReportedTotals) {
         if self.sampled {
             self.allocated = reported_by_torch.allocated;
