@@ -217,10 +217,6 @@ impl Cap {
         }
     }
 
-    pub fn group_name(&self) -> Option<&str> {
-        self.group.as_ref().map(|group| group.spec.name.as_str())
-    }
-
     /// Removes members of the group that are dead, which frees their share.
     pub fn reap(&self) {
         self.keep_group();
@@ -255,12 +251,13 @@ impl Cap {
     /// After a refusal by the group: names the members of which it cannot be told whether they live, if they are others
     /// than the last time.
     pub fn name_unchecked(&self) {
-        let pids = self.group.as_ref().map(Group::unchecked).unwrap_or_default();
+        let Some(group) = &self.group else { return };
+        let pids = group.unchecked();
         if !pids.is_empty() {
             log::line(format_args!(
                 "VRAMTRACE_CAP_GROUP={}: from here it cannot be told whether these members still run: \
                  {pids:?}; what they hold counts; `vramtrace ps` removes those that have ended",
-                self.group_name().unwrap_or_default()
+                group.spec.name
             ));
         }
     }
@@ -304,7 +301,7 @@ impl Cap {
     }
 
     pub fn soft_limit(&self, device: DeviceId) -> Option<u64> {
-        self.budget(device).soft().limit()
+        self.budget(device).soft.limit()
     }
 
     /// The limits that apply to the device, each with its count: the process's own, and the group's.
@@ -338,7 +335,7 @@ impl Cap {
             if budget.share().is_some_and(GroupShare::take_change) {
                 report(device, None);
             }
-            let crossings = budget.soft().take(budget.counted());
+            let crossings = budget.soft.take(budget.counted());
             crossings.for_each(|crossing| report(device, Some(crossing)));
         }
     }

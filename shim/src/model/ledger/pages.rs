@@ -31,15 +31,11 @@ impl Ledger {
         (first..=last)
             .map(|page| {
                 let owner = self.page_shard(page).lock().close_page(page);
-                self.page_closed(sink, owner)
+                let Some((device, kind)) = owner else { return 0 };
+                self.subtract(sink, device, kind, PAGE);
+                PAGE
             })
             .sum()
-    }
-
-    pub(super) fn page_closed(&self, sink: &impl Sink, owner: Option<(DeviceId, Kind)>) -> u64 {
-        let Some((device, kind)) = owner else { return 0 };
-        self.subtract(sink, device, kind, PAGE);
-        PAGE
     }
 
     pub(super) fn subtract(&self, sink: &impl Sink, device: DeviceId, kind: Kind, bytes: u64) {
