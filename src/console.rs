@@ -87,7 +87,10 @@ fn obeyed_by_no_terminal(text: &str) -> String {
     for (at, c) in text.char_indices() {
         let stays = match c {
             '\n' | '\t' => true,
-            '\u{1b}' => is_colour(&text[at + 1..]),
+            // `[1;31m`.
+            '\u{1b}' => text[at + 1..].strip_prefix('[').is_some_and(|rest| {
+                rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m')
+            }),
             c => is_text(c),
         };
         out.push(if stays { c } else { '?' });
@@ -99,12 +102,6 @@ fn obeyed_by_no_terminal(text: &str) -> String {
 pub fn for_terminal(bytes: &[u8]) -> String {
     let shown = |c: char| if matches!(c, '\n' | '\t') { c } else { shown(c) };
     String::from_utf8_lossy(bytes).chars().map(shown).collect()
-}
-
-/// `[1;31m`.
-fn is_colour(rest: &str) -> bool {
-    let Some(rest) = rest.strip_prefix('[') else { return false };
-    rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';').starts_with('m')
 }
 
 /// A document as text, with its last newline. Characters that terminals obey stand in it as JSON

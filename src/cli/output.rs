@@ -17,7 +17,7 @@ use crate::error::Failure;
 #[derive(Debug)]
 pub struct Output {
     /// The path as given on the command line.
-    path: PathBuf,
+    pub path: PathBuf,
     file: files::Output,
 }
 
@@ -40,10 +40,6 @@ impl Output {
 
     pub fn is_stdout(&self) -> bool {
         self.file.is_stdout()
-    }
-
-    pub fn has_extension(&self, extension: &str) -> bool {
-        self.path.extension().is_some_and(|own| own == extension)
     }
 
     /// The path as given on the command line, for messages.

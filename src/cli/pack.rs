@@ -1,7 +1,6 @@
 //! `vramtrace pack`: copies traces with the names of native functions, so that another machine can read them.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::Seek;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -126,7 +125,7 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
     caveats::warn_damage([trace]);
     let packed = Packed::of(&definitions, trace.header());
     to.write_at(|file| {
-        match to.has_extension("gz") {
+        match to.path.extension().is_some_and(|own| own == "gz") {
             false => copy_with(trace, &packed.definitions, file)?,
             true => {
                 let mut whole = tempfile::tempfile()?;
@@ -137,7 +136,10 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
                 compressed.finish()?;
             }
         }
-        readable_as(trace, file)
+        // The new file, which is created 0600, is for the readers of the trace. Its other bits are those of whoever wrote
+        // the trace: they are not taken over.
+        let mode = std::fs::metadata(trace.path())?.permissions().mode();
+        files::set_mode(file, mode & 0o044 | 0o600)
     })?;
     packed.problems.iter().for_each(message);
     let before = match packed.before {
@@ -147,13 +149,6 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
     let now = packed.addresses;
     message(format_args!("{}: added the names of {now} native addresses{before}", to.shown()));
     Ok(())
-}
-
-/// Gives the new file, which is created 0600, to the readers of the trace. Its other bits are those of whoever wrote
-/// the trace: they are not taken over.
-fn readable_as(trace: &Trace, file: &File) -> std::io::Result<()> {
-    let mode = std::fs::metadata(trace.path())?.permissions().mode();
-    files::set_mode(file, mode & 0o044 | 0o600)
 }
 
 #[cfg(test)]

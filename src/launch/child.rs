@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
@@ -78,7 +78,9 @@ pub fn run(
     // Signals that arrived while the command ended must not end this process.
     signals::discard();
     inherited.restore_mask();
-    Ok((status_of(ended?), monitor.end()))
+    let status = ended?;
+    let exited = Status::Exited(status.code().unwrap_or(1) as u8);
+    Ok((status.signal().map_or(exited, Status::Signalled), monitor.end()))
 }
 
 /// The monitor looks after 0.1 s, then each time after twice as long, at last once a second; and at most a part of the time,
@@ -145,11 +147,6 @@ fn newest_change(pid: pid_t) -> Option<WaitIdStatus> {
 fn change(pid: pid_t, which: WaitIdOptions) -> rustix::io::Result<Option<WaitIdStatus>> {
     let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
     waitid(WaitId::Pid(pid), which | WaitIdOptions::NOHANG)
-}
-
-fn status_of(status: ExitStatus) -> Status {
-    let exited = Status::Exited(status.code().unwrap_or(1) as u8);
-    status.signal().map_or(exited, Status::Signalled)
 }
 
 fn not_started(program: &OsString, error: &std::io::Error) -> Failure {

@@ -85,12 +85,6 @@ impl Sources {
     }
 }
 
-/// CLOCK_MONOTONIC, which processes of all containers share.
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 fn of_page(process: &LiveProcess, series: &mut Series) {
     series.put(Family::Processes, "", "", 1.0);
     let has_stopped = process.state == LiveState::NotRecording
@@ -99,7 +93,10 @@ fn of_page(process: &LiveProcess, series: &mut Series) {
     series.put(Family::RecorderStopped, "", "", f64::from(u8::from(has_stopped)));
     // The clock of another machine's page, or a damaged one.
     let stored_ns = process.start_mono_ns.saturating_add(process.updated_ns);
-    let age_ns = monotonic_ns().saturating_sub(stored_ns);
+    // CLOCK_MONOTONIC, which processes of all containers share.
+    let now = clock_gettime(ClockId::Monotonic);
+    let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    let age_ns = now_ns.saturating_sub(stored_ns);
     series.put(Family::PageAge, "", "", age_ns as f64 / 1e9);
     // After the others the recorder refuses or still counts.
     let bypassed = process.escapes & (Escape::DeepBind as u8 | Escape::Namespace as u8) != 0;

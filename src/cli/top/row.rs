@@ -215,24 +215,16 @@ pub struct Column {
     order: u8,
     /// Characters, at least and at most.
     width: [u16; 2],
-    cell: fn(&ProcessRow) -> String,
+    cell: Cell,
 }
 
-const fn figure(
-    heading: &'static str,
-    order: u8,
-    width: [u16; 2],
-    cell: fn(&ProcessRow) -> String,
-) -> Column {
+type Cell = fn(&ProcessRow) -> String;
+
+const fn figure(heading: &'static str, order: u8, width: [u16; 2], cell: Cell) -> Column {
     Column { heading, is_number: true, order, width, cell }
 }
 
-const fn words(
-    heading: &'static str,
-    order: u8,
-    width: [u16; 2],
-    cell: fn(&ProcessRow) -> String,
-) -> Column {
+const fn words(heading: &'static str, order: u8, width: [u16; 2], cell: Cell) -> Column {
     Column { heading, is_number: false, order, width, cell }
 }
 

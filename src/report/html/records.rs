@@ -32,14 +32,6 @@ pub(super) struct OpenRecord {
     pub maker: u32,
 }
 
-impl OpenRecord {
-    /// The continuation from another ordinal on.
-    pub(super) fn continued_from(self, from: u64) -> OpenRecord {
-        let segment = if self.segment > 0 { from } else { 0 };
-        OpenRecord { from, segment, continues: true, ..self }
-    }
-}
-
 /// A mapping, or a range that is unmapped during a sleep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenMapping {

@@ -128,7 +128,14 @@ impl<'d, W: Write> Recorder<'d, W> {
         self.roles.end();
         self.take_roles();
         self.close_all(None);
-        self.write_ended();
+        // Those that never got a role.
+        let mut rest: Vec<_> = self.ended.drain().collect();
+        rest.sort_unstable_by_key(|(key, _)| *key);
+        for ((key, _), all) in rest {
+            for (open, end) in in_order(all) {
+                self.records.write(key, open, end);
+            }
+        }
         self.found.phases.close(self.ordinal);
         self.found.last = self.ordinal;
         for (device, sums) in &self.sums {
@@ -225,17 +232,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             }
         }
         self.known_roles = known;
-    }
-
-    /// Writes the ended records that never got a role.
-    fn write_ended(&mut self) {
-        let mut rest: Vec<_> = self.ended.drain().collect();
-        rest.sort_unstable_by_key(|(key, _)| *key);
-        for ((key, _), all) in rest {
-            for (open, end) in in_order(all) {
-                self.records.write(key, open, end);
-            }
-        }
     }
 
     /// Ends all open records and mappings. `end`: `None` at the end of the trace.

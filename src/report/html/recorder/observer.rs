@@ -189,7 +189,8 @@ impl<W: Write> Recorder<'_, W> {
             return open;
         }
         self.end(key, open, Some(now));
-        open.continued_from(now)
+        let segment = if open.segment > 0 { now } else { 0 };
+        OpenRecord { from: now, segment, continues: true, ..open }
     }
 
     /// Adds a range that is unmapped during a sleep, with its owner.
