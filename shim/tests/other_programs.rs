@@ -68,9 +68,6 @@ print('libcuda' in open('/proc/self/maps').read())
 sys.exit(9)
 ";
     let found = testkit::pythons();
-    if found.is_empty() {
-        testkit::skip("other_programs: no Python from 3.8 on");
-    }
     for minor in 8..=13 {
         match found.iter().find(|(known, _)| *known == minor) {
             // Its warning about fork among threads depends on how fast the threads leave.

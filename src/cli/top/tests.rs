@@ -8,6 +8,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use vramtrace_format::live::LiveState;
+use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{LiveDevice, LiveOwner};
 
 use super::draw::{draw, text};
@@ -16,9 +17,6 @@ use super::opened::HolderLine;
 use super::row::script;
 use super::state::State;
 use crate::live_processes::process::{LiveProcess, ProcessKey};
-
-const GIB: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
 
 pub(super) fn device(ordinal: u8, counted: u64, cap: Option<u64>, refused: u64) -> LiveDevice {
     LiveDevice {

@@ -3,8 +3,7 @@
 
 use serde_json::json;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, shim, sim, unpacked};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Scratch, shim, sim, unpacked};
 use vramtrace_format::{Event, Kind};
 
 #[test]

@@ -2,10 +2,10 @@
 //! environments of every installed version.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use testkit::{Said, Scratch, pythons, repository, shim, sim_dir, skip};
+use testkit::{Said, Scratch, pythons, repository, shim, sim_dir};
 
 /// A directory with a virtual environment of this Python.
 fn environment(python: &Path) -> Scratch {
@@ -41,15 +41,6 @@ fn says(scratch: &Scratch, code: &str, variable: (&str, &str)) -> Said {
     Said::by(&mut python(scratch, &["-c", code], variable))
 }
 
-/// The first Python that is there.
-fn any() -> Option<PathBuf> {
-    let found = pythons().pop().map(|(_, path)| path);
-    if found.is_none() {
-        skip("enable: no Python from 3.8 on");
-    }
-    found
-}
-
 const TAKE: &str = "import gpu; gpu.Tensor(1 << 20)";
 
 #[test]
@@ -78,7 +69,7 @@ fn every_python_records_with_the_switch_and_not_without() {
 
 #[test]
 fn the_process_keeps_its_pid_its_descriptors_and_its_command_line() {
-    let Some(path) = any() else { return };
+    let Some((_, path)) = pythons().pop() else { return };
     let scratch = environment(&path);
     ours(&scratch, &["enable"]).ended(0);
     let body = "import os, sys\n\
@@ -111,7 +102,7 @@ fn the_process_keeps_its_pid_its_descriptors_and_its_command_line() {
 
 #[test]
 fn always_survives_a_lost_environment_and_0_switches_it_off() {
-    let Some(path) = any() else { return };
+    let Some((_, path)) = pythons().pop() else { return };
     let scratch = environment(&path);
     ours(&scratch, &["enable", "--always"]).ended(0);
     let show = "import os; print('libvramtrace' in os.environ.get('LD_PRELOAD', ''))";
@@ -125,7 +116,7 @@ fn always_survives_a_lost_environment_and_0_switches_it_off() {
 
 #[test]
 fn a_library_that_is_gone_is_one_line_and_the_program_runs() {
-    let Some(path) = any() else { return };
+    let Some((_, path)) = pythons().pop() else { return };
     let scratch = environment(&path);
     let copy = scratch.0.join("libvramtrace.so");
     std::fs::copy(shim(), &copy).unwrap();
@@ -140,7 +131,7 @@ fn a_library_that_is_gone_is_one_line_and_the_program_runs() {
 
 #[test]
 fn outside_of_an_environment_it_asks_for_whom() {
-    let Some(path) = any() else { return };
+    let Some((_, path)) = pythons().pop() else { return };
     let scratch = environment(&path);
     let outside = |line: &str| {
         let mut command = scratch.command(&line.split(' ').collect::<Vec<_>>());

@@ -1,7 +1,7 @@
 //! `vramtrace fits`: which batch fits, of runs that were recorded on an H100.
 
 use serde_json::{Value, json};
-use testkit::{Said, Scratch, has, repository, trace_builder, unpacked};
+use testkit::{Said, Scratch, flat, has, repository, trace_builder, unpacked};
 
 fn with(names: &[&str]) -> Scratch {
     let scratch = Scratch::new();
@@ -183,7 +183,7 @@ fn report_names_the_command_where_marks_name_two_batches() {
     let scratch = with(&["gpt2_b4", "gpt2_b6", "gpt2_b6-6-6-4"]);
     let command = |text: &str| {
         let line = text.lines().find(|line| line.starts_with("vramtrace fits"))?;
-        Some(line.split_whitespace().collect::<Vec<_>>().join(" "))
+        Some(flat(line))
     };
     for traces in ["gpt2_b6-6-6-4.vtrace", TWO] {
         // The answer stands behind the command.

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder, training};
-use testkit::{Scratch, functions, gunzip};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Scratch, functions, gunzip};
 use vramtrace_format::proc::Stat;
 use vramtrace_format::{Definition, Kind, TraceReader};
 

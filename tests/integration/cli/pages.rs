@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use testkit::{Said, Scratch, bin_dir, repository, shim, sim};
+use testkit::{Said, Scratch, bin_dir, flat, repository, shim, sim};
 
 use super::shell_blocks::{blocks, shell};
 
@@ -248,11 +248,6 @@ fn the_book_names_every_page() {
         let inside = page.starts_with(&docs) && !page.ends_with("SUMMARY.md");
         assert!(!inside || named.contains(&page), "docs/SUMMARY.md lacks {}", page.display());
     }
-}
-
-/// Text with single spaces: a line of a page is not divided where the command divides it.
-fn flat(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]

@@ -4,10 +4,8 @@
 
 use prost::Message;
 use serde_json::Value;
-use testkit::{Program, Run, Said, Scratch, Setup, shim};
+use testkit::{MIB, Program, Run, Said, Scratch, Setup, flat, shim};
 use vramtrace_reader::export::perfetto::proto::{EventType, Trace};
-
-const MIB: u64 = 1 << 20;
 
 /// Path, times, and of device 0: peak, allocated, freed, stayed, in MiB.
 type Row = (String, u64, [u64; 4]);
@@ -49,8 +47,7 @@ fn check(program: &Program) {
     wanted.sort();
     assert_eq!(found, wanted);
     let text = run.text("report --by phase");
-    let squeezed: Vec<String> =
-        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let squeezed: Vec<String> = text.lines().map(flat).collect();
     for line in ["GPU 0 by phase", "phase times time peak allocated allocated in all freed stayed"]
     {
         assert!(squeezed.iter().any(|found| found == line), "{line}: {text}");

@@ -4,11 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use testkit::{Said, Scratch, bin_dir, repository, shim, sim, skip_here};
-
-fn flat(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
+use testkit::{Said, Scratch, bin_dir, flat, repository, shim, sim, skip_here};
 
 const TAKE: &str = "import gpu; gpu.Tensor(1 << 20)";
 

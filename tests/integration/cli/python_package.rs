@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use testkit::{
-    Program, Said, Scratch, Setup, SharedMemory, pythons, repository, skip, torch_stand_ins,
-    vramtrace,
+    Program, Said, Scratch, Setup, SharedMemory, pythons, repository, torch_stand_ins, vramtrace,
 };
 
 /// The package, and a script of tests/python.
@@ -30,11 +29,7 @@ fn every_python_sees_its_own_figures() {
         at("kept = take(32)"),
         at("return take(8)"),
     );
-    let pythons = pythons();
-    if pythons.is_empty() {
-        skip("package: no Python from 3.8 on");
-    }
-    for (minor, python) in pythons {
+    for (minor, python) in pythons() {
         let run = Program(python).run(setup(Setup::simulated().preload(), PACKAGE)).ok();
         let places = run.stdout.replace(&format!("{}/tests/python/", repository().display()), "");
         assert_eq!(places, expected, "Python 3.{minor}");
@@ -118,11 +113,7 @@ fn usage_and_the_live_page_name_the_libraries_of_a_report() {
     let directory = packages.0.join("lib/python3/site-packages");
     std::fs::create_dir_all(directory.join("kernels")).unwrap();
     std::fs::write(directory.join("kernels/__init__.py"), KERNELS).unwrap();
-    let pythons = pythons();
-    if pythons.is_empty() {
-        skip("libraries of usage(): no Python from 3.8 on");
-    }
-    for (minor, python) in pythons {
+    for (minor, python) in pythons() {
         let memory = SharedMemory::new();
         let setup = setup(memory.setup().contradicts(), "usage_libraries.py")
             .arg(torch_stand_ins::libraries().join("libc10_cuda.so").display())

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Scratch};
 use vramtrace_format::{Definition, Kind};
 
 #[inline(never)]

@@ -2,9 +2,8 @@
 //! ledger has each allocation once, with its kind. The programs print results and sizes, no addresses.
 
 use serde_json::{Value, json};
-use testkit::{Program, Run, Setup, has};
+use testkit::{MIB, Program, Run, Setup, has};
 
-const MIB: u64 = 1 << 20;
 /// The size of one in `vmm.c`.
 const OBJECT: u64 = 20 * MIB;
 

@@ -1,9 +1,7 @@
 //! Corners of the API and of a process's life that the other tests leave alone.
 
 use serde_json::json;
-use testkit::{Program, Run, Setup, has};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Run, Setup, has};
 
 fn corner(which: &str) -> Setup {
     Setup::simulated().arg(which)

@@ -2,9 +2,7 @@
 //! line says what is no longer told apart.
 
 use serde_json::json;
-use testkit::{Program, Setup, has};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Setup, has};
 
 const MANY_POOLS: &str = "the recorder has no room for more than 65535 memory pools at one time: what \
                           further ones hold is not counted, and under a cap their requests are refused";

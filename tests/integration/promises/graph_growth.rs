@@ -1,9 +1,7 @@
 //! Memory of executable graphs and streams: whenever it shows, it belongs to the line that made them.
 
 use serde_json::Value;
-use testkit::{Program, Run, Setup};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Run, Setup};
 
 fn run(name: &str, requests: u32, setup: Setup) -> Run {
     let setup = setup.env("VRAMTRACE_SIM_GRAPHS", "1").env("VRAMTRACE_STACKS", "native");

@@ -2,9 +2,7 @@
 //! them there.
 
 use serde_json::json;
-use testkit::{Program, Setup, has};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Setup, has};
 
 #[test]
 fn every_launch_takes_and_every_way_of_freeing_gives_back() {

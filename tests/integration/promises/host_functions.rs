@@ -1,8 +1,6 @@
 //! Calls in host functions of streams and graphs, which the driver refuses: none of them is counted.
 
-use testkit::{Program, Setup};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Setup};
 
 #[test]
 fn calls_that_the_driver_refuses_in_host_functions_change_no_figure() {

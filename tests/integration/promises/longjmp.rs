@@ -1,8 +1,6 @@
 //! A longjmp across a driver call: the rest of the thread is recorded and capped as before.
 
-use testkit::{Program, Run, Setup};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Run, Setup};
 
 fn setup(how: &str) -> Setup {
     Setup::simulated().arg(how).env("VRAMTRACE_SIM_FAULT", "hang@cuMemAlloc_v2:2")

@@ -5,9 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use testkit::{Program, Run, Setup, has, shim, sim_dir};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Run, Setup, has, shim, sim_dir};
 
 /// Ways by which the program may take its memory.
 const WAYS: [&str; 2] = ["linked", "looked"];

@@ -5,9 +5,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use testkit::{Program, Run, Scratch, Setup, repository};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Run, Scratch, Setup, repository};
 
 /// The stand-in, under the name by which its functions are known.
 fn library(scratch: &Scratch) -> PathBuf {

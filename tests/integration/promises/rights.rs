@@ -1,9 +1,7 @@
 //! A thread that gives up rights of its own does not end the recording of the others.
 
-use testkit::{Program, Setup};
+use testkit::{MIB, Program, Setup};
 use vramtrace_format::{Event, TraceReader};
-
-const MIB: u64 = 1 << 20;
 
 /// It fills all windows, and loses events; the first thread goes on with its next call.
 #[test]

@@ -3,10 +3,8 @@
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use testkit::{Program, Run, Setup};
+use testkit::{MIB, Program, Run, Setup};
 use vramtrace_format::{Definition, Event, Refused, TraceReader};
-
-const MIB: u64 = 1 << 20;
 
 fn how(name: &str) -> Setup {
     Setup::simulated().arg(name).timeout(Duration::from_secs(20))

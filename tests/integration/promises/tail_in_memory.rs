@@ -4,12 +4,10 @@ use std::fs::{File, Permissions, set_permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use testkit::{InteractiveProgram, Program, Scratch, Setup, vramtrace};
+use testkit::{InteractiveProgram, MIB, Program, Scratch, Setup, vramtrace};
 use vramtrace_format::{Header, TailPlace, TraceReader, memory, tail};
 
 use crate::trace_file_damage::{MANY_WINDOWS, files, live, process_of, tails};
-
-const MIB: u64 = 1 << 20;
 
 /// A program with 2 MiB, and its trace.
 fn start() -> (InteractiveProgram, PathBuf) {

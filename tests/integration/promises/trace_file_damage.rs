@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use testkit::{InteractiveProgram, Program, Scratch, Setup, report};
-
-const MIB: u64 = 1 << 20;
+use testkit::{InteractiveProgram, MIB, Program, Scratch, Setup, report};
 
 /// A program with 2 MiB, and its trace.
 pub fn start(setup: Setup) -> (InteractiveProgram, PathBuf) {

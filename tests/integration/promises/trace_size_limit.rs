@@ -3,9 +3,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
-use testkit::{Program, Setup};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Setup};
 
 #[test]
 fn ten_times_the_limit_keep_the_file_within_it_and_the_figures_right() {

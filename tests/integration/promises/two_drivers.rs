@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::json;
-use testkit::{Program, Scratch, Setup, has, sim, sim_dir};
-
-const MIB: u64 = 1 << 20;
+use testkit::{MIB, Program, Scratch, Setup, has, sim, sim_dir};
 
 /// A driver that hands on to the simulated one, in a directory of its own; `has` says which
 /// functions it has.

@@ -1,8 +1,7 @@
 //! `vramtrace diff`: the line that grew is named, and clean runs pass.
 
-use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Scratch};
 use vramtrace_format::{Event, Kind, Space};
 
 /// A run whose three lines hold 100, 60 and 40 MiB at its peak. `attention`: bytes of the second.

@@ -2,10 +2,9 @@
 //! that asked for the tensor.
 
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, unpacked};
+use testkit::{MIB, Scratch, unpacked};
 use vramtrace_format::{Alloc, Definition, Event, Kind, NativeName, PoolId, Space, TraceReader};
 
-const MIB: u64 = 1 << 20;
 const STEPS: u64 = 400;
 
 /// Steps of a training: 24 MiB for the time of a step, and 2 MiB that one line keeps of each.

@@ -1,8 +1,7 @@
 //! How a run ended, and what helps, at whatever moment it is looked at.
 
-use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder, cap_event};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Scratch};
 use vramtrace_format::{DeviceId, Event, Kind, RefusedBy, Space, StackId};
 
 /// PyTorch takes a segment, and gives up on a request of `size` under a cap of 64 MiB.

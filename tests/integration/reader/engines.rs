@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Program, Run, Scratch, Setup, sum};
-use vramtrace_format::physical::{GIB, MIB};
+use testkit::{GIB, MIB, Program, Run, Scratch, Setup, flat, sum};
 use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, Sample, StackId};
 
 /// The program of docs/problems/llama-cpp.md.
@@ -101,7 +100,7 @@ fn stripped_programs_and_missing_debug_files_are_told_apart() {
     assert!(!split.contains("stripped"), "{split}");
     std::fs::remove_file(scratch.0.join("engine.debug")).unwrap();
     let missing = run("linked");
-    let missing = missing.split_whitespace().collect::<Vec<_>>().join(" ");
+    let missing = flat(&missing);
     let says = "stripped, and its debug file engine.debug is not found; its functions";
     assert!(missing.contains(says), "{missing}");
 }

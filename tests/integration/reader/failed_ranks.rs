@@ -2,8 +2,7 @@
 //! commands that are suggested name the process that failed.
 
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, training};
-use testkit::{Said, Scratch};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Said, Scratch};
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, StackId};
 
 fn written<const OF: usize>(ranks: [TraceBuilder; OF]) -> Scratch {

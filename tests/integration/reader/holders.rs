@@ -1,8 +1,7 @@
 //! `vramtrace holders`, and what `report` says of holders: their outputs are kept in `tests/data/kept/holders`.
 
-use testkit::Scratch;
 use testkit::trace_builder::{SECOND, TraceBuilder, cached, training};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Scratch, flat};
 use vramtrace_format::{
     Alloc, ContextId, Definition, DeviceId, Event, Kind, PoolId, Space, StackId,
 };
@@ -112,7 +111,7 @@ fn unused_contexts_and_pools_that_hide_their_users_are_reported() {
     t.event(6 * SECOND, Event::ContextCreated { context, device, stack: StackId(9) });
     t.alloc_by(6 * SECOND, Kind::Device, 11 << 40, 512 * MIB, 10);
     let shown = Scratch::with(&t).text("report t.vtrace --full");
-    let flat = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let flat = flat(&shown);
     let unused = "context 7 never held an allocation: made at 6.000 s by loader.py:8 worker";
     assert!(flat.contains(unused) && !flat.contains("context 1 never"), "{shown}");
     assert!(shown.contains("XLA_PYTHON_CLIENT_ALLOCATOR=platform"), "{shown}");

@@ -3,8 +3,7 @@
 use prost::Message;
 use serde_json::json;
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Scratch, repository, unpacked};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Scratch, flat, repository, unpacked};
 use vramtrace_format::{Alloc, Event, Kind, StackId};
 use vramtrace_reader::pprof::{Function, Label, Line, Location, Profile, Sample, ValueType};
 
@@ -160,7 +159,7 @@ fn free_memory_that_serves_nobody_else_is_named() {
         scratch.write("oom.json", snapshot.to_string());
         let said = [scratch.text("oom.json"), scratch.text("oom oom.json")].concat();
         assert!(scratch.text(".").contains("out of memory on GPU 0"), "a folder of it");
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = flat(&said);
         assert_eq!(said.matches(what).count(), 2, "{what}: {said}");
         assert_eq!(said.contains("2.71 GiB more"), state == "inactive", "{said}");
         assert_eq!(said.contains("torch.cuda.synchronize()"), state != "inactive", "{said}");

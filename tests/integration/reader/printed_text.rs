@@ -2,8 +2,7 @@
 //! terminals obey; names of traces that are none hang nothing.
 
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{InteractiveProgram, Program, Scratch, Setup, fifo, vramtrace};
-use vramtrace_format::physical::MIB;
+use testkit::{InteractiveProgram, MIB, Program, Scratch, Setup, fifo, vramtrace};
 use vramtrace_format::{Definition, Kind, TraceReader};
 
 const KEY: &str = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz";

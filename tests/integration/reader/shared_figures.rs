@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use testkit::trace_builder::{SECOND, TraceBuilder, cap_event, training_stacks};
-use testkit::{Scratch, unpacked, vramtrace};
-use vramtrace_format::physical::MIB;
+use testkit::{MIB, Scratch, unpacked, vramtrace};
 use vramtrace_format::{
     Cause, Definition, DeviceId, Event, Kind, Mark, PoolId, RefusedBy, Space, StackId, Took,
 };

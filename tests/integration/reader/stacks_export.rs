@@ -2,9 +2,8 @@
 
 use prost::Message;
 use testkit::trace_builder::{GPT2, SECOND, TraceBuilder, training};
-use testkit::{Scratch, gunzip};
+use testkit::{MIB, Scratch, gunzip};
 use vramtrace_format::Kind;
-use vramtrace_format::physical::MIB;
 use vramtrace_reader::pprof::Profile;
 
 /// A line a stack, outermost first; processes are apart.

@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use prost::Message;
-use testkit::Scratch;
 use testkit::trace_builder::{MS, SECOND, TraceBuilder};
+use testkit::{MIB, Scratch};
 use vramtrace_format::{Definition, Event, Kind, PoolId, RefusedBy, Space, ThreadId};
 use vramtrace_reader::export::perfetto::proto::{
     AnnotationValue, EventType, InternedName, Trace, TrackDescriptor,
 };
 
-const MIB: u64 = 1 << 20;
 /// A: 4 MiB from 1 s to 3 s. B: 1 KiB from 2 s on. C: a pool block of 8 MiB from 2.5 s to 2.6 s.
 /// A refusal at 4 s. D: 2 MiB at 5 s, at the address of A. Pinned host memory at 6 s.
 fn of_rank(rank: u32) -> TraceBuilder {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use testkit::torch_stand_ins::libraries;
-use testkit::{Program, Run, Said, Setup, repository};
+use testkit::{MIB, Program, Run, Said, Setup, repository};
 use vramtrace_format::{Alloc, DeviceId, Event, Kind, SiteId, Space, StackFlags};
 
 use super::recorded::{Recorded, setup as over};
@@ -49,8 +49,6 @@ fn chained(mode: &str, count: &str) -> Run {
     assert!(message.is_none_or(|line| line.contains("torch is out of memory:")), "{}", ours.stderr);
     ours
 }
-
-const MIB: u64 = 1 << 20;
 
 #[test]
 fn every_sort_of_block_is_recorded_and_handed_on() {
@@ -230,12 +228,8 @@ fn allocator_settings_of_the_environment_are_recorded() {
 
 #[test]
 fn blocks_carry_the_stacks_of_python() {
-    let pythons = testkit::pythons();
-    if pythons.is_empty() {
-        testkit::skip("stacks of blocks: no Python from 3.8 on");
-    }
     let script = repository().join("tests/python/torch_blocks.py");
-    for (minor, python) in pythons {
+    for (minor, python) in testkit::pythons() {
         for tensors in ["python", "full"] {
             let setup = Setup::simulated().contradicts().preload();
             let setup = setup.env("VRAMTRACE_STACKS", "native,python");

@@ -2,10 +2,10 @@
 //! nodes of the graph and runs them on threads without Python.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use testkit::torch_stand_ins::libraries;
-use testkit::{Program, Run, Setup, repository};
+use testkit::{Program, Run, Setup, pythons, repository};
 
 use super::recorded::Recorded;
 
@@ -13,15 +13,6 @@ fn setup(library: &str) -> Setup {
     let script = repository().join("tests/python/torch_forward.py");
     let setup = Setup::simulated().contradicts().arg(script.display());
     setup.arg(libraries().join(library).display())
-}
-
-/// The newest Python that is there.
-fn newest() -> Option<PathBuf> {
-    let newest = testkit::pythons().pop().map(|(_, python)| python);
-    if newest.is_none() {
-        testkit::skip("forward lines: no Python from 3.8 on");
-    }
-    newest
 }
 
 /// The Python functions of the forward operation by the size of a block, innermost first. `None`: none is recorded.
@@ -45,10 +36,7 @@ fn reported(run: &Run) -> Vec<(u64, Option<Vec<String>>)> {
 
 #[test]
 fn blocks_of_backward_have_the_stack_of_their_forward_operation() {
-    if newest().is_none() {
-        return;
-    }
-    for (minor, python) in testkit::pythons() {
+    for (minor, python) in pythons() {
         for tensors in ["python", "full"] {
             let setup = setup("libtorch_cpu.so").env("VRAMTRACE_TENSORS", tensors);
             // The owners of the nodes, too.
@@ -68,7 +56,7 @@ fn blocks_of_backward_have_the_stack_of_their_forward_operation() {
 /// and the program runs as before.
 #[test]
 fn where_nodes_cannot_be_read_no_line_is_recorded() {
-    let Some(python) = newest() else { return };
+    let Some((_, python)) = pythons().pop() else { return };
     for (library, variable) in [
         ("libtorch_cpu-layout.so", ("VRAMTRACE_TENSORS", "python")),
         ("libtorch_cpu-pointers.so", ("VRAMTRACE_TENSORS", "python")),
@@ -86,7 +74,7 @@ fn where_nodes_cannot_be_read_no_line_is_recorded() {
 
 #[test]
 fn reports_name_the_forward_line() {
-    let Some(python) = newest() else { return };
+    let Some((_, python)) = pythons().pop() else { return };
     let ours = Program(python).run(setup("libtorch_cpu.so").preload()).ok();
     let (text, full) = (ours.text("holders --at end"), ours.text("holders --at end --full"));
     assert!(full.contains("forward operation:\n"), "{full}");
@@ -98,7 +86,7 @@ fn reports_name_the_forward_line() {
 /// The message at the moment of the failure has the line, too.
 #[test]
 fn the_out_of_memory_message_names_the_forward_line() {
-    let Some(python) = newest() else { return };
+    let Some((_, python)) = pythons().pop() else { return };
     let run = Program(python).run(setup("libtorch_cpu.so").preload().arg("oom"));
     let named = |line: &str| {
         line.contains("torch_forward.py:38 < torch_forward.py:") && line.contains(" (backward) ")

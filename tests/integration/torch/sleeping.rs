@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testkit::torch_stand_ins::libraries;
-use testkit::{Program, Run, Setup, functions, sum};
+use testkit::{MIB, Program, Run, Setup, functions, sum};
 use vramtrace_format::DeviceId;
 use vramtrace_reader::analysis::{Holdings, Level};
 use vramtrace_reader::replay::{CacheSums, State, Until};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::open;
 
-const MIB: u64 = 1 << 20;
 const CYCLES: usize = 20;
 
 /// A moment of the program, as the program knows it.

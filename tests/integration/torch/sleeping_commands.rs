@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use serde_json::{Value, json};
-use testkit::{InteractiveProgram, Program, Run, SharedMemory, gunzip, has, repository, sum};
+use testkit::{InteractiveProgram, MIB, Program, Run, SharedMemory, gunzip, has, repository, sum};
 use vramtrace_reader::export::perfetto::proto::Trace as Timeline;
 use vramtrace_reader::pprof::Profile;
 
 use super::sleeping::{Moment, setup};
-
-const MIB: u64 = 1 << 20;
 
 fn run(pattern: &str, cycles: usize) -> Run {
     Program::c("sleeping").run(setup(pattern, cycles, "").preload()).ok()

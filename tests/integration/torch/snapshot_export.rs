@@ -6,12 +6,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Program, Said, Scratch, Setup, has, repository};
+use testkit::{MIB, Program, Said, Scratch, Setup, has, repository};
 use vramtrace_format::{
     Alloc, BlockChange, Definition, DeviceId, Event, Kind, Listed, Purpose, Space, StackId,
 };
-
-const MIB: u64 = 1 << 20;
 
 fn data(name: &str) -> PathBuf {
     repository().join("tests/data").join(name)

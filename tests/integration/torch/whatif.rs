@@ -1,6 +1,6 @@
 //! `vramtrace whatif` from outside: figures, ranking, errors.
 
-use testkit::{Scratch, repository};
+use testkit::{Scratch, flat, repository};
 
 fn with(file: &str) -> Scratch {
     let scratch = Scratch::new();
@@ -58,7 +58,7 @@ fn oom_of_a_snapshot_advises_the_setting_that_whatif_knows() {
     ] {
         let shown = scratch.text(line);
         assert!(shown.contains(&part), "{shown}");
-        let flat = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+        let flat = flat(&shown);
         assert!(flat.contains("in what PyTorch had reserved before"), "{shown}");
     }
 }

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::skip;
+
 /// Minor versions and paths of the Pythons from 3.8 on: all of pyenv's, and the system's if pyenv has none
-/// of its minor version.
+/// of its minor version. Without any the test is skipped.
 pub fn pythons() -> Vec<(u32, PathBuf)> {
     let mut found: Vec<(u32, PathBuf)> = of_pyenv().collect();
     found.sort();
@@ -15,6 +17,9 @@ pub fn pythons() -> Vec<(u32, PathBuf)> {
     {
         found.push((minor, system.to_path_buf()));
         found.sort();
+    }
+    if found.is_empty() {
+        skip("no Python from 3.8 on");
     }
     found
 }

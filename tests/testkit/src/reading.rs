@@ -8,6 +8,11 @@ use serde_json::Value;
 use crate::trace_builder::TraceBuilder;
 use crate::{Scratch, repository, vramtrace};
 
+/// The text with single blanks between its words.
+pub fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 impl Scratch {
     /// A new directory with this trace as `t.vtrace`.
     pub fn with(trace: &TraceBuilder) -> Scratch {

@@ -1,8 +1,7 @@
 use super::*;
 
 const DEVICE: DeviceId = DeviceId(0);
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
+use vramtrace_format::physical::{KIB, MIB};
 
 fn sampling_of(seed: u64) -> BlockSampling {
     let at = crate::runtime::hash_table::pages(size_of::<BlockFigures>()).unwrap();

@@ -114,7 +114,7 @@ impl ArrayPages {
 mod tests {
     use super::*;
 
-    const KIB: u64 = 1 << 10;
+    use vramtrace_format::physical::{KIB, MIB};
 
     /// Pages of 64 arrays, as measured.
     #[test]
@@ -195,7 +195,6 @@ mod tests {
 
     #[test]
     fn arrays_of_another_context_or_element_share_nothing_and_a_context_takes_its_own() {
-        const MIB: u64 = 1024 * KIB;
         let (pages, mut counted) = (ArrayPages::default(), 0);
         for of in [(1, 4), (1, 4), (1, 16), (2, 4)] {
             let take = |bytes| {
