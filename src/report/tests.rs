@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use vramtrace_format::physical::{GIB, MIB, PAGE};
 use vramtrace_format::{
-    Definition, DeviceId, Event, Kind, Listed, PoolId, Purpose, RefusedBy, Space, StopReason,
+    Definition, DeviceId, Event, Kind, PoolId, Purpose, RefusedBy, Space, StopReason,
 };
 
 use super::html;
@@ -16,7 +16,7 @@ use crate::analysis::oom;
 use crate::analysis::ranks::{self, ProcessFigures};
 use crate::analysis::whatif::Recorded;
 use crate::analysis::{Collect, Level, Moment, Process, RolesOf, Wanted, read_all};
-use crate::testing::{MS, SECOND, TraceBuilder, cached, cap_event};
+use crate::testing::{MS, SECOND, TraceBuilder, cached, cap_event, listed};
 use crate::trace::open;
 
 fn written(builder: &TraceBuilder) -> tempfile::NamedTempFile {
@@ -113,10 +113,7 @@ fn everything_that_limits_the_figures_is_printed() {
     t.header.command = vec!["sh".into(), "-c".into(), "evil \u{1b}[31m\n".into()];
     t.lose();
     t.alloc(8 * SECOND, Kind::Device, 99 * PAGE, MIB);
-    let id = 1;
-    t.event(9 * SECOND, Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 });
     let alloc = t.allocation(Kind::Vmm, 0, 7, 30 * MIB);
-    t.event(9 * SECOND, Event::StateEvent(Listed::new(id, 3 * SECOND, &Event::Alloc(alloc))));
     let totals = vramtrace_format::Counters {
         peak: GIB,
         peak_time_ns: 2 * SECOND,
@@ -124,8 +121,8 @@ fn everything_that_limits_the_figures_is_printed() {
         frees: 12_344,
         ..crate::testing::counters(0)
     };
-    t.event(9 * SECOND, Event::StateEvent(Listed::new(id, 0, &Event::Counters(totals))));
-    t.event(9 * SECOND, Event::StateEnd { id, cut: false });
+    let entries = [listed(3 * SECOND, Event::Alloc(alloc)), listed(0, Event::Counters(totals))];
+    t.state(9 * SECOND, Purpose::Checkpoint, &entries);
     t.alloc_on(10 * SECOND, Kind::Array, 1, 0xa0, 3 * GIB / 2);
     t.free(11 * SECOND, Space::Device, 512);
     t.event(12 * SECOND, Event::Stopped { reason: StopReason::DiskFull, errno: 28 });

@@ -2,14 +2,12 @@
 
 use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{
-    BlockChange, DeviceId, Event, Kind, Listed, Purpose, Space, StackId, Stamped,
-};
+use vramtrace_format::{BlockChange, DeviceId, Event, Kind, Purpose, Space, StackId, Stamped};
 
 use super::state::Inconsistencies;
 use super::*;
 use crate::replay::ReplayResult;
-use crate::testing::{SECOND, TraceBuilder};
+use crate::testing::{SECOND, TraceBuilder, listed};
 use crate::trace::Trace;
 
 const A: u64 = 0x7f00_0000_0000;
@@ -123,27 +121,21 @@ fn a_checkpoint_tells_blocks_in_any_order() {
     let block = t.allocation(Kind::Block, 0, A + 21 * MIB, MIB);
     let other = t.allocation(Kind::Block, 0, B, MIB);
     let segment = t.allocation(Kind::Device, 0, B, 2 * MIB);
-    let id = 1;
-    let listed = |alloc| Event::StateEvent(Listed::new(id, SECOND, &Event::Alloc(alloc)));
-    t.event(5 * SECOND, Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 });
-    t.event(5 * SECOND, listed(block));
-    t.event(5 * SECOND, listed(other));
-    for page in 0..2 {
+    let page = |page: u64| {
         let (address, size, offset, object) = (A + page * 20 * MIB, 20 * MIB, 0, page + 1);
         let (owner, stack) = Default::default();
-        t.event(
-            5 * SECOND,
-            Event::StateEvent(Listed::new(
-                id,
-                0,
-                &Event::Map { address, size, offset, object, owner, stack },
-            )),
-        );
-    }
-    t.event(5 * SECOND, listed(segment));
-    let (site, stack, allocations, frees) = (block.site, StackId(0), 7, 5);
-    t.event(5 * SECOND, Event::StateTotals { id, site, stack, allocations, frees });
-    t.event(5 * SECOND, Event::StateEnd { id, cut: false });
+        listed(0, Event::Map { address, size, offset, object, owner, stack })
+    };
+    let (id, site, stack, allocations, frees) = (1, block.site, StackId(0), 7, 5);
+    let entries = [
+        listed(SECOND, Event::Alloc(block)),
+        listed(SECOND, Event::Alloc(other)),
+        page(0),
+        page(1),
+        listed(SECOND, Event::Alloc(segment)),
+        Event::StateTotals { id, site, stack, allocations, frees },
+    ];
+    t.state(5 * SECOND, Purpose::Checkpoint, &entries);
     t.free(6 * SECOND, Space::Block, B);
     let state = read(&t).state;
     let cache = sums(&state);

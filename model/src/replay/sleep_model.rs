@@ -6,7 +6,7 @@ use vramtrace_format::physical::MIB;
 use vramtrace_format::{Alloc, DeviceId, Event, Kind, SiteId, Space, StackId, Stamped, ThreadId};
 
 use super::*;
-use crate::testing::TraceBuilder;
+use crate::testing::{TraceBuilder, reserved};
 
 const GPU: DeviceId = DeviceId(0);
 
@@ -152,15 +152,7 @@ impl Machine {
                 }
                 self.model.reserve(range.clone());
                 let (address, size) = (self.model.address(range.start), SLOT as u64 * UNIT);
-                let (site, stack) = (SiteId(0), StackId(9));
-                self.happens(Event::AddressReserve {
-                    asleep: false,
-                    device: DeviceId::UNKNOWN,
-                    address,
-                    size,
-                    site,
-                    stack,
-                });
+                self.happens(reserved(address, size, 9));
             }
             Step::FreeReservation { slot } => {
                 let range = slot_of(slot);

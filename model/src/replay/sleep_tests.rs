@@ -1,10 +1,10 @@
 //! Memory that is unmapped and mapped again: rules one by one.
 
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{DeviceId, Event, Kind, Listed, Purpose, SiteId, Space, StackId};
+use vramtrace_format::{DeviceId, Event, Kind, Purpose, SiteId, Space, StackId};
 
 use super::*;
-use crate::testing::{SECOND, TraceBuilder};
+use crate::testing::{SECOND, TraceBuilder, listed, reserved};
 use crate::trace::Trace;
 
 const A: u64 = 0x7f00_0000_0000;
@@ -20,18 +20,7 @@ fn cache(state: &State) -> &CacheSums {
 }
 
 fn reserve(t: &mut TraceBuilder, address: u64, size: u64) {
-    let (site, stack) = (SiteId(0), StackId(9));
-    t.event(
-        SECOND,
-        Event::AddressReserve {
-            asleep: false,
-            device: DeviceId::UNKNOWN,
-            address,
-            size,
-            site,
-            stack,
-        },
-    );
+    t.event(SECOND, reserved(address, size, 9));
 }
 
 fn map(t: &mut TraceBuilder, address: u64, size: u64, object: u64) {
@@ -172,37 +161,22 @@ fn a_placeholder_backs_no_block() {
 fn a_checkpoint_knows_what_sleeps_and_whose_it_is() {
     let mut t = TraceBuilder::new();
     t.lose();
-    let id = 1;
-    let (site, stack, device) = (SiteId(0), StackId(9), GPU);
-    t.event(SECOND, Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 });
-    for (address, asleep, stack) in
-        [(A, false, stack), (2 * A, false, stack), (A, true, StackId(1))]
-    {
-        let size = 20 * MIB;
-        t.event(
-            SECOND,
-            Event::StateEvent(Listed::new(
-                id,
-                0,
-                &Event::AddressReserve { asleep, device, address, size, site, stack },
-            )),
-        );
-    }
-    let (address, size, offset, object) = (2 * A, 20 * MIB, 0, 7);
+    let (site, device, size) = (SiteId(0), GPU, 20 * MIB);
+    let reserve = |address, asleep, stack| {
+        let stack = StackId(stack);
+        Event::AddressReserve { asleep, device, address, size, site, stack }
+    };
+    let (address, offset, object) = (2 * A, 0, 7);
     let (owner, stack) = (StackId(3), StackId(60));
-    t.event(
-        SECOND,
-        Event::StateEvent(Listed::new(
-            id,
-            0,
-            &Event::Map { address, size, offset, object, owner, stack },
-        )),
-    );
-    for (kind, key, size) in [(Kind::Block, A, 4 * MIB), (Kind::Vmm, 7, 20 * MIB)] {
-        let alloc = t.allocation(kind, 0, key, size);
-        t.event(SECOND, Event::StateEvent(Listed::new(id, 0, &Event::Alloc(alloc))));
-    }
-    t.event(SECOND, Event::StateEnd { id, cut: false });
+    let entries = [
+        reserve(A, false, 9),
+        reserve(2 * A, false, 9),
+        reserve(A, true, 1),
+        Event::Map { address, size, offset, object, owner, stack },
+        Event::Alloc(t.allocation(Kind::Block, 0, A, 4 * MIB)),
+        Event::Alloc(t.allocation(Kind::Vmm, 0, 7, size)),
+    ];
+    t.state(SECOND, Purpose::Checkpoint, &entries.map(|entry| listed(0, entry)));
     let state = read(&t);
     let sums = cache(&state);
     assert_eq!((sums.allocated, sums.paused), (4 * MIB, 4 * MIB));

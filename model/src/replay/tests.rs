@@ -2,13 +2,13 @@
 
 use vramtrace_format::physical::{MIB, PAGE};
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Drift, DriverCause, Event, Kind, Listed, PoolId, Purpose,
+    Alloc, ContextId, Counters, DeviceId, Drift, DriverCause, Event, Kind, PoolId, Purpose,
     RefusedBy, SiteId, Space, StackId, StopReason, Took,
 };
 
 use super::*;
 use crate::replay::{ReplayResult, Until};
-use crate::testing::{MS, SECOND, TraceBuilder, cap_event};
+use crate::testing::{MS, SECOND, TraceBuilder, cap_event, listed};
 use crate::trace::Trace;
 
 fn read(builder: &TraceBuilder) -> ReplayResult {
@@ -262,11 +262,10 @@ fn a_checkpoint_tells_what_the_driver_holds() {
     t.event(SECOND, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
     // Listed by the checkpoint too, which is written after it.
     t.event(SECOND, Event::Took(took(DriverCause::Heap, 10 * MIB as i64, 3)));
-    for one in
+    for (cause, mib, stack) in
         [(DriverCause::Modules, 4, 1), (DriverCause::Modules, 2, 2), (DriverCause::Heap, 10, 3)]
     {
-        let took = took(one.0, one.1 * MIB as i64, one.2);
-        t.event(SECOND, Event::StateEvent(Listed::new(1, 0, &Event::Took(took))));
+        t.event(SECOND, listed(0, Event::Took(took(cause, mib * MIB as i64, stack))));
     }
     t.event(SECOND, Event::Took(took(DriverCause::Modules, -(2 * MIB as i64), 2)));
     t.event(SECOND, Event::StateEnd { id: 1, cut: false });
@@ -299,49 +298,31 @@ fn an_undefined_site_is_the_unknown_device_never_device_0() {
 
 /// What a checkpoint says, and what stood in the part of the file that is gone.
 fn checkpoint(t: &mut TraceBuilder, begin_ns: u64, totals: Counters) {
-    let id = 3;
+    let id = 1;
     let old = t.allocation(Kind::Device, 0, 16 * PAGE, 4 * MIB);
     let gone = t.allocation(Kind::Device, 0, 32 * PAGE, 8 * MIB);
     let late = t.allocation(Kind::Device, 0, 48 * PAGE, 16 * MIB);
     t.event(begin_ns, Event::StateBegin { id, what: Purpose::Checkpoint, cache_ooms: 0 });
     // Freed while the checkpoint is being written: its entry comes first.
-    t.event(begin_ns + MS, Event::StateEvent(Listed::new(id, 5 * MS, &Event::Alloc(gone))));
+    t.event(begin_ns + MS, listed(5 * MS, Event::Alloc(gone)));
     t.free(begin_ns + 2 * MS, Space::Device, 32 * PAGE);
     // Its call returned before the beginning, its record comes after it.
     t.event(begin_ns - 64, Event::Alloc(late));
-    t.event(
-        begin_ns + 3 * MS,
-        Event::StateEvent(Listed::new(id, begin_ns - 64, &Event::Alloc(late))),
-    );
-    t.event(begin_ns + 4 * MS, Event::StateEvent(Listed::new(id, 4 * MS, &Event::Alloc(old))));
+    t.event(begin_ns + 3 * MS, listed(begin_ns - 64, Event::Alloc(late)));
+    t.event(begin_ns + 4 * MS, listed(4 * MS, Event::Alloc(old)));
     let pool = PoolId(1);
     t.event(begin_ns + 4 * MS, Event::PoolState { pool, reserved: 64 * MIB, used: 0 });
     // Counted among the refusals that the checkpoint tells below.
     t.refused(begin_ns + 4 * MS, Kind::Device, 1, RefusedBy::Cap, 1);
     // Older than the state above.
-    t.event(
-        begin_ns + 4 * MS,
-        Event::StateEvent(Listed::new(
-            id,
-            0,
-            &Event::PoolState { pool, reserved: 32 * MIB, used: 0 },
-        )),
-    );
-    let (context, device) = (ContextId(1), DeviceId(0));
-    let stack = StackId(0);
-    let time_ns = MS;
-    t.event(
-        begin_ns,
-        Event::StateEvent(Listed::new(
-            id,
-            time_ns,
-            &Event::ContextCreated { context, device, stack },
-        )),
-    );
+    let state = Event::PoolState { pool, reserved: 32 * MIB, used: 0 };
+    t.event(begin_ns + 4 * MS, listed(0, state));
+    let (context, device, stack) = (ContextId(1), DeviceId(0), StackId(0));
+    t.event(begin_ns, listed(MS, Event::ContextCreated { context, device, stack }));
     let Counters { allocations, frees, .. } = totals;
     let (time_ns, site) = (begin_ns + 5 * MS, old.site);
     t.event(time_ns, Event::StateTotals { id, site, stack, allocations, frees });
-    t.event(begin_ns + 5 * MS, Event::StateEvent(Listed::new(id, 0, &Event::Counters(totals))));
+    t.event(begin_ns + 5 * MS, listed(0, Event::Counters(totals)));
     t.event(begin_ns + 6 * MS, Event::StateEnd { id, cut: false });
 }
 
@@ -436,10 +417,8 @@ fn a_recorder_that_cannot_punch_goes_on_with_checkpoints() {
     t.event(5 * MS, Event::Stopped { reason: StopReason::CannotPunch, errno: 95 });
     checkpoint(&mut t, 10 * SECOND, Counters { allocations: 7, ..totals() });
     let last = t.allocation(Kind::Device, 0, 700 * PAGE, 32 * MIB);
-    t.event(20 * SECOND, Event::StateBegin { id: 4, what: Purpose::Checkpoint, cache_ooms: 0 });
-    t.event(20 * SECOND, Event::StateEvent(Listed::new(4, 15 * SECOND, &Event::Alloc(last))));
-    t.event(20 * SECOND, Event::StateEvent(Listed::new(4, 0, &Event::Counters(totals()))));
-    t.event(20 * SECOND, Event::StateEnd { id: 4, cut: false });
+    let entries = [listed(15 * SECOND, Event::Alloc(last)), listed(0, Event::Counters(totals()))];
+    t.state(20 * SECOND, Purpose::Checkpoint, &entries);
     let reading = read(&t);
     let d = device(&reading);
     assert_eq!((d.live_bytes, d.allocations), (32 * MIB, 1000));

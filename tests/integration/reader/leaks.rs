@@ -1,10 +1,9 @@
 //! `vramtrace leaks`: verdicts for programs with known answers, and for traces.
 
-use serde_json::{Value, json};
-use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder};
-use testkit::{InteractiveProgram, Scratch, Setup, has};
-use vramtrace_format::physical::MIB;
-use vramtrace_format::{DeviceId, Event, Kind, Listed, Purpose, Space};
+use serde_json::json;
+use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder, listed};
+use testkit::{InteractiveProgram, MIB, Scratch, Setup, has};
+use vramtrace_format::{DeviceId, Event, Kind, Purpose, Space};
 
 /// A training loop of 300 steps of 10 ms: stack 1 keeps 1 MiB of each, stack 2 is the step's own.
 fn leaking() -> TraceBuilder {
@@ -151,10 +150,7 @@ fn a_lost_beginning_counts_as_there_from_the_first() {
     for number in 0..200u64 {
         let alloc = t.allocation(Kind::Device, 0, (number + 1) << 30, 2 * MIB);
         let time_ns = number * MS;
-        t.event(
-            5 * SECOND + number,
-            Event::StateEvent(Listed::new(1, time_ns, &Event::Alloc(alloc))),
-        );
+        t.event(5 * SECOND + number, listed(time_ns, Event::Alloc(alloc)));
     }
     t.event(5 * SECOND + 300, Event::StateEnd { id: 1, cut: false });
     for step in 0..300 {
@@ -198,18 +194,14 @@ fn singletons_of_a_line_that_steps_use_too_are_no_leak() {
     assert_eq!(Scratch::with(&t).json("leaks t.vtrace")["leaks"], serde_json::json!([]));
 }
 
-/// A leaking program that waits at its end, and is examined then: the JSON document and the text.
-fn asked(setup: Setup) -> (Value, String) {
-    let program = InteractiveProgram::start_as("leaks", setup.env("VRAMTRACE_TEST_CLOCK", "0"));
-    (program.scratch.json("leaks"), program.scratch.text("leaks"))
-}
-
+/// A leaking program that waits at its end, and is examined then.
 #[test]
 fn a_process_that_runs_is_reported_too() {
     let library = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
     let driver = Setup::simulated().cap("2GiB").arg("waits");
     for (setup, level) in [(driver.clone(), "driver"), (driver.arg(library.display()), "tensor")] {
-        let (all, shown) = asked(setup);
+        let program = InteractiveProgram::start_as("leaks", setup.env("VRAMTRACE_TEST_CLOCK", "0"));
+        let (all, shown) = (program.scratch.json("leaks"), program.scratch.text("leaks"));
         let leak = &all["leaks"][0];
         has(leak, json!({ "verdict": "growing", "level": level }));
         assert_eq!((leak["bytes"].as_u64(), leak["count"].as_u64()), (Some(600 * MIB), Some(300)));

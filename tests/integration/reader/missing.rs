@@ -1,10 +1,9 @@
 //! Traces that do not tell all: damaged ones, and bounded ones whose events were erased.
 
-use testkit::Scratch;
 use testkit::erased_trace::{ended, without_history};
-use testkit::trace_builder::{SECOND, TraceBuilder, cached};
-use vramtrace_format::physical::MIB;
-use vramtrace_format::{Alloc, Event, Kind, Listed, Purpose, Space, StackId, TraceReader};
+use testkit::trace_builder::{SECOND, TraceBuilder, cached, listed};
+use testkit::{MIB, Scratch};
+use vramtrace_format::{Event, Kind, Purpose, TraceReader};
 
 use super::READING;
 
@@ -66,12 +65,8 @@ fn between_two_kept_parts_both_ends_are_named() {
     let mut t = TraceBuilder::new();
     t.alloc(SECOND, Kind::Device, 9 << 40, 8 * MIB);
     t.lose();
-    let site = t.site(Kind::Device, 0);
-    t.event(7 * SECOND, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
-    let (space, size, stack) = (Space::Device, 8 * MIB, StackId(0));
-    let alloc = Alloc { site, space, key: 9 << 40, size, stack, requested: None };
-    t.event(7 * SECOND, Event::StateEvent(Listed::new(1, SECOND, &Event::Alloc(alloc))));
-    t.event(7 * SECOND, Event::StateEnd { id: 1, cut: false });
+    let alloc = t.allocation(Kind::Device, 0, 9 << 40, 8 * MIB);
+    t.state(7 * SECOND, Purpose::Checkpoint, &[listed(SECOND, Event::Alloc(alloc))]);
     t.event(9 * SECOND, Event::Ended);
     let live = "processes.0.devices.0.live_bytes";
     let at = |moment| format!("report t.vtrace --json --at {moment} | {live}");

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder, cached, cap_event, training};
+use testkit::trace_builder::{
+    GPT2, MS, SECOND, TORCH, TraceBuilder, cached, cap_event, reserved, training,
+};
 use vramtrace_format::header::seal;
 use vramtrace_format::word::{Check, check};
 use vramtrace_format::{
-    Alloc, Definition, DeviceId, Event, HEADER_BYTES, Kind, Mark, RefusedBy, SiteId, Space,
-    StackId, TraceReader,
+    Alloc, Definition, Event, HEADER_BYTES, Kind, Mark, RefusedBy, Space, StackId, TraceReader,
 };
 
 const MIB: u64 = 1 << 20;
@@ -321,16 +322,7 @@ fn sleeping() -> TraceBuilder {
             .event(now, Event::Map { address, size, offset: 0, object, owner: StackId(0), stack });
     };
     for (n, (address, size, stack)) in regions.into_iter().enumerate() {
-        let (site, by) = (SiteId(0), StackId(stack));
-        let reserve = Event::AddressReserve {
-            asleep: false,
-            device: DeviceId::UNKNOWN,
-            address,
-            size,
-            site,
-            stack: by,
-        };
-        builder.event(2 * MS, reserve);
+        builder.event(2 * MS, reserved(address, size, stack));
         map(&mut builder, 2 * MS, n, n as u64 + 1, stack);
     }
     let base = regions[0].0;

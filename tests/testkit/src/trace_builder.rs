@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vramtrace_format::{
     Alloc, Appended, ContextId, Counters, Define, Definition, DeviceId, Event, Header, Join, Kind,
-    PoolId, PoolOrigin, PythonFrame, Refused, RefusedBy, SLOT, Sample, SiteId, Space, StackFlags,
-    StackId, ThreadId, WindowHeader, WindowKind, WindowWriter,
+    Listed, PoolId, PoolOrigin, Purpose, PythonFrame, Refused, RefusedBy, SLOT, Sample, SiteId,
+    Space, StackFlags, StackId, ThreadId, WindowHeader, WindowKind, WindowWriter,
 };
 
 pub const MS: u64 = 1_000_000;
@@ -16,6 +16,17 @@ pub const SECOND: u64 = 1_000_000_000;
 pub fn cap_event(device: u8, bytes: u64) -> Event {
     let (device, bytes) = (DeviceId(device), Some(bytes));
     Event::Cap { device, bytes, group: None, soft: None, only_warns: false }
+}
+
+/// An entry of a state: what happened at this time.
+pub fn listed(time_ns: u64, event: Event) -> Event {
+    Event::StateEvent(Listed::new(1, time_ns, &event))
+}
+
+/// Addresses without memory, of no device.
+pub fn reserved(address: u64, size: u64, stack: u32) -> Event {
+    let (device, site, stack) = (DeviceId::UNKNOWN, SiteId(0), StackId(stack));
+    Event::AddressReserve { asleep: false, device, address, size, site, stack }
 }
 
 /// Defined from the start: devices 0 and 1 with contexts 1 and 2, pool 1 (default pool of device 0) and
@@ -268,6 +279,13 @@ impl TraceBuilder {
                 context_bytes,
             }),
         );
+    }
+
+    /// A checkpoint, or the summary at the end, of these entries.
+    pub fn state(&mut self, time_ns: u64, what: Purpose, entries: &[Event]) {
+        self.event(time_ns, Event::StateBegin { id: 1, what, cache_ooms: 0 });
+        entries.iter().for_each(|entry| self.event(time_ns, *entry));
+        self.event(time_ns, Event::StateEnd { id: 1, cut: false });
     }
 
     pub fn bytes(&self) -> Vec<u8> {

@@ -2,13 +2,13 @@
 
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Drift, Event, Kind, Listed, Purpose, SiteId, Space,
-    StackId, Stamped, ThreadId,
+    Alloc, ContextId, Counters, DeviceId, Drift, Event, Kind, Purpose, SiteId, Space, StackId,
+    Stamped, ThreadId,
 };
 
 use super::*;
 use crate::replay::{DeviceState, Observer, State, Until};
-use crate::testing::{MS, SECOND, TraceBuilder, cached, counters, training};
+use crate::testing::{MS, SECOND, TraceBuilder, cached, counters, listed, training};
 
 const PAGE: u64 = 2 * MIB;
 
@@ -157,22 +157,16 @@ fn checkpointed(entries: &[(u64, u64)]) -> TraceBuilder {
     let mut t = TraceBuilder::new();
     t.context(MS, 0);
     t.alloc(2 * MS, Kind::Device, 16 * PAGE, 4 * MIB);
-    t.event(3 * MS, Event::StateBegin { id: 1, what: Purpose::Checkpoint, cache_ooms: 0 });
     let (context, device, stack) = (ContextId(1), DeviceId(0), StackId(0));
-    t.event(
-        3 * MS,
-        Event::StateEvent(Listed::new(1, MS, &Event::ContextCreated { context, device, stack })),
-    );
+    let mut all = vec![listed(MS, Event::ContextCreated { context, device, stack })];
     for (key, size) in entries {
         let alloc = t.allocation(Kind::Device, 0, *key, *size);
-        t.event(3 * MS, Event::StateEvent(Listed::new(1, 2 * MS, &Event::Alloc(alloc))));
+        all.push(listed(2 * MS, Event::Alloc(alloc)));
     }
     let site = t.site(Kind::Device, 0);
-    let of_site = Event::StateTotals { id: 1, site, stack, allocations: 1, frees: 0 };
-    t.event(3 * MS, of_site);
-    let counters = totals(4 * MIB, 1);
-    t.event(3 * MS, Event::StateEvent(Listed::new(1, 0, &Event::Counters(counters))));
-    t.event(3 * MS, Event::StateEnd { id: 1, cut: false });
+    all.push(Event::StateTotals { id: 1, site, stack, allocations: 1, frees: 0 });
+    all.push(listed(0, Event::Counters(totals(4 * MIB, 1))));
+    t.state(3 * MS, Purpose::Checkpoint, &all);
     t
 }
 

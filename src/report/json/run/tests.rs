@@ -1,12 +1,11 @@
 //! Lines without a replay: what is left out is null, and said.
 
-use vramtrace_format::{Counters, DeviceId, Event, HeldBytes, Kind, Listed, Purpose, RefusedBy};
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{Counters, DeviceId, Event, HeldBytes, Kind, Purpose, RefusedBy};
 
 use super::*;
-use crate::testing::{SECOND, TraceBuilder};
+use crate::testing::{SECOND, TraceBuilder, listed};
 use crate::trace::{Trace, open};
-
-const MIB: u64 = 1 << 20;
 
 fn counters(peak: u64, live: u64) -> Counters {
     Counters {
@@ -24,13 +23,11 @@ fn run() -> [TraceBuilder; 2] {
     let mut whole = TraceBuilder::new().rank(0, 2);
     whole.header.uuid[0] = 1;
     whole.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
-    whole.event(3 * SECOND, Event::StateBegin { id: 0, what: Purpose::Summary, cache_ooms: 0 });
     let (device, byte_s, error_byte_s) = (DeviceId(0), 7200 << 30, 360 << 30);
     let held = HeldBytes { device, byte_s, error_byte_s };
     let at_end = counters(100 * MIB, 100 * MIB);
-    whole.event(3 * SECOND, Event::StateEvent(Listed::new(0, 0, &Event::Counters(at_end))));
-    whole.event(3 * SECOND, Event::StateHeld(held));
-    whole.event(3 * SECOND, Event::StateEnd { id: 0, cut: false });
+    let entries = [listed(0, Event::Counters(at_end)), Event::StateHeld(held)];
+    whole.state(3 * SECOND, Purpose::Summary, &entries);
     whole.event(3 * SECOND, Event::Ended);
     let mut killed = TraceBuilder::new().rank(1, 2);
     killed.alloc(SECOND, Kind::Device, 1 << 40, 300 * MIB);

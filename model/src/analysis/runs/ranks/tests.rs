@@ -2,12 +2,12 @@
 
 use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{
-    DriverCause, Event, Listed, Purpose, SiteId, Space, StackId, StateHolder, SummaryMoment, Took,
+    DriverCause, Event, Purpose, SiteId, Space, StackId, StateHolder, SummaryMoment, Took,
 };
 
 use super::*;
 use crate::analysis::GroupBy;
-use crate::testing::{SECOND, TraceBuilder};
+use crate::testing::{SECOND, TraceBuilder, listed};
 
 fn alone(trace: &Trace) -> ProcessFigures {
     super::read(std::slice::from_ref(trace), &|_, _| {}).remove(0)
@@ -16,8 +16,7 @@ fn alone(trace: &Trace) -> ProcessFigures {
 /// What the recorder would append: made from a replay of what is there.
 fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
     let replayed = ProcessFigures::replayed(&Trace::of(t));
-    t.event(end_ns, Event::StateBegin { id: 0, what: Purpose::Summary, cache_ooms: 0 });
-    let mut put = |event| t.event(end_ns, event);
+    let mut entries = Vec::new();
     for (id, device) in &replayed.devices {
         let counters = Counters {
             device: id.0,
@@ -31,17 +30,18 @@ fn sum_up(t: &mut TraceBuilder, end_ns: u64) {
             refused_by_driver: device.refused_by_driver,
             ..Counters::default()
         };
-        put(Event::StateEvent(Listed::new(0, 0, &Event::Counters(counters))));
+        entries.push(listed(0, Event::Counters(counters)));
         for kind in Kind::ALL {
             let of = |kinds: &BytesByKind| kinds[kind as usize];
             let (at_peak, live) = (of(&device.peak_by_kind), of(&device.live_by_kind));
             if at_peak > 0 || live > 0 {
-                put(Event::StateKind { device: *id, kind: kind as u8, at_peak, live });
+                let kind = kind as u8;
+                entries.push(Event::StateKind { device: *id, kind, at_peak, live });
             }
         }
-        device.holders.iter().for_each(|holder| put(Event::StateHolder(*holder)));
+        entries.extend(device.holders.iter().map(|holder| Event::StateHolder(*holder)));
     }
-    t.event(end_ns, Event::StateEnd { id: 0, cut: false });
+    t.state(end_ns, Purpose::Summary, &entries);
 }
 
 fn took(t: &mut TraceBuilder, at_ns: u64, cause: DriverCause, mib: i64, stack: u32) {
