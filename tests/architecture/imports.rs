@@ -17,9 +17,9 @@ pub struct Layout {
     /// folder may import all.
     pub divided: &'static str,
     /// Its rooms, from the bottom up. A room is the first folder below the sources, or a file
-    /// directly in them. A room may import those of every lower line; `lib.rs` and `main.rs` may
-    /// import all.
-    pub layers: &'static [&'static str],
+    /// directly in them. A room may import those of every lower layer, which `;` separates; `lib.rs` and
+    /// `main.rs` may import all.
+    pub layers: &'static str,
     /// Pairs that stay apart though the first stands above the second.
     pub apart: &'static [(&'static str, &'static str)],
 }
@@ -50,7 +50,7 @@ impl Layout {
             }
         }
         let named: BTreeSet<String> =
-            self.layers.iter().flat_map(|layer| layer.split(' ')).map(String::from).collect();
+            self.layers.split("; ").flat_map(|layer| layer.split(' ')).map(String::from).collect();
         let folder = self.folder;
         all.extend(present.difference(&named).map(|room| format!("{folder}: no layer has {room}")));
         all.extend(named.difference(&present).map(|room| format!("{folder}: no room is {room}")));
@@ -58,8 +58,9 @@ impl Layout {
     }
 
     fn is_forbidden(&self, from: &str, to: &str) -> bool {
-        let height =
-            |room| self.layers.iter().position(|layer| layer.split(' ').any(|name| name == room));
+        let height = |room| {
+            self.layers.split("; ").position(|layer| layer.split(' ').any(|name| name == room))
+        };
         let (Some(above), Some(below)) = (height(from), height(to)) else { return false };
         above <= below || self.apart.contains(&(from, to))
     }
@@ -85,8 +86,7 @@ impl Layout {
         let second = path.get(1).filter(|_| *first == self.divided);
         let Some(second) = second else { return Some(first.clone()) };
         let inner = divided.get(second).and_then(|target| target.first()).unwrap_or(second);
-        let is_room =
-            |name: &str| self.layers.iter().any(|layer| layer.split(' ').any(|r| r == name));
+        let is_room = |name: &str| self.layers.split([' ', ';']).any(|room| room == name);
         let rooms = [Some(inner), divided.get("*").and_then(|target| target.first())];
         let rooms = rooms.into_iter().flatten().map(|name| format!("{first}/{name}"));
         Some(rooms.into_iter().find(|room| is_room(room)).unwrap_or(format!("{first}/{second}")))
@@ -125,7 +125,7 @@ mod tests {
         folder: "src",
         library: "library",
         divided: "parts",
-        layers: &["low beside", "high", "parts/lower", "parts/upper", "parts"],
+        layers: "low beside; high; parts/lower; parts/upper; parts",
         apart: &[("high", "beside")],
     };
 
