@@ -4,15 +4,11 @@ use super::copy;
 use super::phases::{IN_BIN, Phases};
 use super::sampler::{History, LEAST_ROWS, SECOND_NS, WHOLE};
 use super::tracks;
-use crate::model::ledger::{Entry, Ledger, Sink};
+use crate::model::ledger::model_test::Nothing;
+use crate::model::ledger::{Entry, Ledger};
+use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Event, HistoryHolder, HistoryPhase, Kind, Mark, SiteId, StackId};
 
-struct Nowhere;
-impl Sink for Nowhere {
-    fn emit(&self, _: &Event) {}
-}
-
-const MIB: u64 = 1 << 20;
 const LEAK: u32 = 1000;
 
 struct Program {
@@ -35,12 +31,12 @@ impl Program {
         self.next += 1;
         let entry = Entry::new(Kind::Device, key, mib * MIB, DeviceId(0));
         let entry = Entry { stack: StackId(stack), site: SiteId(1), ..entry };
-        self.ledger.insert(&Nowhere, &entry);
+        self.ledger.insert(&Nothing, &entry);
         key
     }
 
     fn free(&mut self, key: u64) {
-        self.ledger.remove(&Nowhere, vramtrace_format::Space::Device, key);
+        self.ledger.remove(&Nothing, vramtrace_format::Space::Device, key);
     }
 
     fn mark(&mut self, seconds: u64, name: u32, mark: Mark) {

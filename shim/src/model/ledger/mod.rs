@@ -28,7 +28,7 @@ mod totals;
 mod walk;
 
 #[cfg(test)]
-mod model_test;
+pub mod model_test;
 
 pub use checkpoint::Cursor;
 pub use entry::Entry;

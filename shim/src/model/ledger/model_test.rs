@@ -18,7 +18,7 @@ impl Sink for Log {
     }
 }
 
-struct Nothing;
+pub struct Nothing;
 
 impl Sink for Nothing {
     fn emit(&self, _: &Event) {}

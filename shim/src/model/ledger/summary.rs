@@ -105,15 +105,11 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Entry, Sink};
+    use super::super::Entry;
+    use super::super::model_test::Nothing;
     use super::*;
     use vramtrace_format::Space;
     use vramtrace_format::physical::MIB;
-
-    struct Nowhere;
-    impl Sink for Nowhere {
-        fn emit(&self, _: &Event) {}
-    }
 
     fn entry(kind: Kind, key: u64, size: u64, stack: u32) -> Entry {
         let stack = StackId(stack);
@@ -132,14 +128,14 @@ mod tests {
     #[test]
     fn holders_at_the_peak_are_kept_while_memory_goes_and_comes() {
         let ledger = Box::new(Ledger::default());
-        let put = |entry: Entry| ledger.insert(&Nowhere, &entry);
+        let put = |entry: Entry| ledger.insert(&Nothing, &entry);
         put(entry(Kind::Device, 1 << 40, 20 * MIB, 1));
         put(entry(Kind::Device, 2 << 40, 6 * MIB, 2));
-        ledger.insert_block(&Nowhere, entry(Kind::Block, 1 << 40, 4 * MIB, 3));
-        ledger.insert_block(&Nowhere, entry(Kind::Block, (1 << 40) + 4 * MIB, 4 * MIB, 3));
-        ledger.remove(&Nowhere, Space::Device, 2 << 40);
+        ledger.insert_block(&Nothing, entry(Kind::Block, 1 << 40, 4 * MIB, 3));
+        ledger.insert_block(&Nothing, entry(Kind::Block, (1 << 40) + 4 * MIB, 4 * MIB, 3));
+        ledger.remove(&Nothing, Space::Device, 2 << 40);
         put(entry(Kind::Array, 3, 2 * MIB, 4));
-        ledger.remove_block(&Nowhere, 1 << 40);
+        ledger.remove_block(&Nothing, 1 << 40);
         let peak = SummaryMoment::Peak;
         assert_eq!(held(&ledger, peak, false), [(1, 20, 1), (2, 6, 1)]);
         assert_eq!(held(&ledger, peak, true), [(3, 4, 1)], "the first block is part of the peak");

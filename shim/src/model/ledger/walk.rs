@@ -44,14 +44,9 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Sink;
+    use super::super::model_test::Nothing;
     use super::*;
-    use vramtrace_format::{Event, Kind};
-
-    struct Nowhere;
-    impl Sink for Nowhere {
-        fn emit(&self, _: &Event) {}
-    }
+    use vramtrace_format::Kind;
 
     #[test]
     fn the_next_allocation_of_the_device_is_noted_once() {
@@ -60,13 +55,13 @@ mod tests {
         let entry = |kind, device| Entry::new(kind, 512, 512, device);
         assert!(ledger.has_allocated(here), "nobody waits");
         ledger.await_allocation(here);
-        ledger.insert(&Nowhere, &entry(Kind::Device, there));
-        ledger.insert(&Nowhere, &entry(Kind::HostPinned, here));
+        ledger.insert(&Nothing, &entry(Kind::Device, there));
+        ledger.insert(&Nothing, &entry(Kind::HostPinned, here));
         assert!(!ledger.has_allocated(here));
-        ledger.insert_block(&Nowhere, entry(Kind::Block, here));
+        ledger.insert_block(&Nothing, entry(Kind::Block, here));
         assert!(ledger.has_allocated(here));
         ledger.await_allocation(here);
-        ledger.insert(&Nowhere, &entry(Kind::Array, here));
+        ledger.insert(&Nothing, &entry(Kind::Array, here));
         assert!(ledger.has_allocated(here));
     }
 
@@ -78,8 +73,8 @@ mod tests {
             let device = DeviceId(u8::from(n % 5 == 0));
             let entry = Entry::new(kind, n << 9, n, device);
             match kind {
-                Kind::Block => ledger.insert_block(&Nowhere, entry),
-                _ => _ = ledger.insert(&Nowhere, &entry),
+                Kind::Block => ledger.insert_block(&Nothing, entry),
+                _ => _ = ledger.insert(&Nothing, &entry),
             }
         }
         let mut seen = 0;
