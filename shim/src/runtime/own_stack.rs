@@ -226,15 +226,11 @@ mod tests {
     use super::*;
     use crate::runtime::faults::tests::NO_PAGES;
 
-    fn none_is_taken() -> bool {
-        STACKS.iter().all(|stack| !stack.is_taken.load(Ordering::Relaxed))
-    }
-
     /// In a child, whose stacks other tests do not use.
     fn alone(test: impl FnOnce() -> bool) {
         let test = || {
             STACKS.iter().for_each(|stack| stack.is_taken.store(false, Ordering::Relaxed));
-            test() && none_is_taken()
+            test() && STACKS.iter().all(|stack| !stack.is_taken.load(Ordering::Relaxed))
         };
         assert_eq!(testkit::in_child(test), Ok(true));
     }

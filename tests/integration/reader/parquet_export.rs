@@ -10,10 +10,8 @@ use parquet::record::Field;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, training};
-use testkit::{Said, Scratch, is_kept, vramtrace};
+use testkit::{MIB, Said, Scratch, is_kept, vramtrace};
 use vramtrace_format::{Event, Kind, PoolId, RefusedBy, Space};
-
-const MIB: u64 = 1 << 20;
 
 /// Exports traces to `out`.
 #[track_caller]
@@ -225,15 +223,9 @@ fn totals_are_those_of_the_report() {
             for device in devices {
                 let ordinal = device["device"].as_u64();
                 let row = summary.iter().find(|row| row.int("device") == ordinal).unwrap();
-                for figure in [
-                    "peak_bytes",
-                    "live_bytes",
-                    "live_allocations",
-                    "allocations",
-                    "frees",
-                    "refused_by_driver",
-                    "refused_by_cap",
-                ] {
+                let figures = "peak_bytes live_bytes live_allocations allocations frees \
+                    refused_by_driver refused_by_cap";
+                for figure in figures.split(' ') {
                     prop_assert_eq!(row.int(figure), device[figure].as_u64(), "{}", figure);
                 }
                 let of = |rows: &[Row]| -> Vec<Row> {

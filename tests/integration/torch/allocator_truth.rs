@@ -104,10 +104,6 @@ const PROGRAMS: [(&str, &str, u64, bool, u64, u64); 11] = [
     ("churn", "garbage_collection_threshold:0.8", 1300, false, 1264, 2),
 ];
 
-fn thousandths(bytes: u64) -> u64 {
-    (bytes as f64 / GIB as f64 * 1000.0).round() as u64
-}
-
 #[test]
 fn requests_of_streams_and_under_limits_take_what_was_measured() {
     let logs = ["cache_churn.csv.gz", "cache_turns.csv.gz"].map(|file| (file, recorded(file)));
@@ -118,7 +114,8 @@ fn requests_of_streams_and_under_limits_take_what_was_measured() {
             conf.per_process_memory_fraction = Some((limit << 20) as f64 / CARD as f64);
         }
         let outcome = replay(log, &conf, Some(CARD));
-        let found = (outcome.fits(), thousandths(outcome.peak_reserved), outcome.retries);
+        let thousandths = (outcome.peak_reserved as f64 / GIB as f64 * 1000.0).round() as u64;
+        let found = (outcome.fits(), thousandths, outcome.retries);
         assert_eq!(found, (fits, reserved, retries), "{mode} under {setting} in {limit} MiB");
     }
 }

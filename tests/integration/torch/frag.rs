@@ -2,15 +2,6 @@
 
 use testkit::{Scratch, repository};
 
-/// A scratch directory with the recordings of this repository.
-fn recordings() -> Scratch {
-    let scratch = Scratch::new();
-    for name in ["torch_snapshot_2.11.pickle.gz", "varlen_s1.csv.gz"] {
-        std::fs::copy(repository().join("tests/data").join(name), scratch.0.join(name)).unwrap();
-    }
-    scratch
-}
-
 /// Summed over the segments that the snapshot itself lists; of the CSV, torch's own peaks as measured on the card,
 /// 14,359,854,592 bytes allocated and 27,426,553,856 reserved.
 #[test]
@@ -19,7 +10,11 @@ fn figures_are_those_of_the_recordings() {
         devices.0.peak_reserved_bytes devices.0.peak_allocated_bytes devices.0.free_in_segments_bytes \
         devices.0.largest_free_block_bytes devices.0.segments devices.0.fragmentation \
         devices.0.releasable_bytes devices.0.unusable_bytes";
-    recordings().prints(
+    let scratch = Scratch::new();
+    for name in ["torch_snapshot_2.11.pickle.gz", "varlen_s1.csv.gz"] {
+        std::fs::copy(repository().join("tests/data").join(name), scratch.0.join(name)).unwrap();
+    }
+    scratch.prints(
         "frag",
         &[
             &format!("frag torch_snapshot_2.11.pickle.gz --at end --json | {figures}"),

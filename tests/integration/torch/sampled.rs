@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use testkit::torch_stand_ins::libraries;
-use testkit::{Program, Run, Setup, functions, has};
+use testkit::{Program, Run, Setup, flat, functions, has};
 use vramtrace_format::Event;
 
 use super::recorded::Recorded;
@@ -81,30 +81,15 @@ fn holders_are_right_within_the_stated_error_and_totals_exactly() {
     }
     // Blocks that are large against the rate are all there.
     assert_eq!(found["large_line"], (256.0 * f64::from(1 << 20), 0.0, 4.0));
-    let (all, some) = (blocks_in(&full), blocks_in(&sampled));
+    let [all, some] = [&full, &sampled].map(|run| Recorded::by(run).blocks().count());
     assert!(some * 2 < all, "{some} of {all} blocks");
     let (full, sampled) = (torch(&full), torch(&sampled));
-    for figure in [
-        "allocated_bytes",
-        "reserved_bytes",
-        "peak_allocated_bytes",
-        "peak_reserved_bytes",
-        "blocks",
-        "allocations",
-        "frees",
-        "disagreements",
-        "outside_bytes",
-        "free_in_segments_bytes",
-        "segments",
-    ] {
+    let figures = "allocated_bytes reserved_bytes peak_allocated_bytes peak_reserved_bytes blocks \
+        allocations frees disagreements outside_bytes free_in_segments_bytes segments";
+    for figure in figures.split(' ') {
         assert_eq!(full[figure], sampled[figure], "{figure}");
     }
     assert_eq!(full["allocated_bytes"].as_f64(), Some(exact["allocated"].0));
-}
-
-/// The number of blocks whose allocation a trace has.
-fn blocks_in(run: &Run) -> usize {
-    Recorded::by(run).blocks().count()
 }
 
 #[test]
@@ -184,6 +169,6 @@ fn above_its_bound_it_takes_fewer_samples_and_says_so() {
     let report = run.only_report();
     assert_eq!(report["devices"][0]["cap_bytes"], 4u64 << 30, "{report:#}");
     let text = run.text("report");
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = flat(&text);
     assert!(text.contains("fewer than the one for 4.00 MiB of the start"), "{text}");
 }

@@ -46,13 +46,11 @@ impl Cache {
         }
         spans.sort_unstable();
         assert!(spans.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "an overlap");
-        assert_eq!(free.iter().map(HashSet::len).sum::<usize>(), self.count_free());
+        let count =
+            self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated).count();
+        assert_eq!(free.iter().map(HashSet::len).sum::<usize>(), count);
         assert_eq!(reserved, self.totals.reserved);
         assert_eq!(allocated, self.totals.allocated);
-    }
-
-    fn count_free(&self) -> usize {
-        self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated).count()
     }
 }
 
