@@ -32,5 +32,5 @@ mod versions;
 pub use cache::{BlockId, Cache, OutOfMemory, ReplayFailure, ReplayOutcome};
 pub use conf::{Conf, ConfError};
 pub use log::{Log, LogSegment, Request, Requests};
-pub use replay::{replay, smallest_capacity};
+pub use replay::{bisected, replay, smallest_capacity};
 pub use versions::{CONF_VARIABLE, SHARES_EXPANDABLE, TorchVersion, first_with};

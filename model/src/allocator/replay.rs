@@ -64,15 +64,16 @@ pub fn smallest_capacity(log: &Log, conf: &Conf, free: &ReplayOutcome) -> Option
         fails += step;
         step *= 2;
     }
-    while fits - fails > grain {
-        let middle = fails + (fits - fails) / 2;
-        if served(middle) {
-            fits = middle;
-        } else {
-            fails = middle;
-        }
+    Some(bisected(fails, fits, grain, served) * OWN_SEGMENT_STEP)
+}
+
+/// Between a value that is not served and one that is: one that is served, no further than `grain` from one that is not.
+pub fn bisected(mut fails: u64, mut fits: u64, grain: u64, served: impl Fn(u64) -> bool) -> u64 {
+    while fails.abs_diff(fits) > grain {
+        let middle = fails.midpoint(fits);
+        *(if served(middle) { &mut fits } else { &mut fails }) = middle;
     }
-    Some(fits * OWN_SEGMENT_STEP)
+    fits
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::scaling::{Scaling, Share};
 use super::stacks::Kind;
 use super::varied::{Axis, Number, Values};
 use super::{LARGEST_BATCH, NotComparable};
-use crate::allocator::{Conf, ReplayOutcome};
+use crate::allocator::{Conf, ReplayOutcome, bisected};
 use crate::facts;
 
 /// What is asked of the recordings.
@@ -447,13 +447,5 @@ fn largest(scaling: &Scaling, line: SearchLine, bound: Bound, conf: &Conf, capac
         }
         fails = (fails * 2).min(LARGEST_BATCH);
     }
-    while fails - fits > 1 {
-        let middle = fits + (fails - fits) / 2;
-        if served(middle) {
-            fits = middle;
-        } else {
-            fails = middle;
-        }
-    }
-    fits
+    bisected(fails, fits, 1, served)
 }

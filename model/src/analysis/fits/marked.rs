@@ -1,5 +1,7 @@
 //! The batches and lengths that the marks of a program name: `batch=6`, `batch=6 length=512`.
 
+use std::collections::BTreeSet;
+
 use super::recording::{Batches, Recording};
 use super::varied::{Varied, VariedName};
 use crate::trace::{Definitions, Trace};
@@ -10,11 +12,8 @@ pub fn marked_batches(definitions: &Definitions) -> Vec<u64> {
 }
 
 fn marked_values(definitions: &Definitions, number: &VariedName) -> Vec<u64> {
-    let mut values: Vec<u64> =
-        definitions.texts().filter_map(|name| number.in_mark(name)).collect();
-    values.sort_unstable();
-    values.dedup();
-    values
+    let values = definitions.texts().filter_map(|name| number.in_mark(name));
+    values.collect::<BTreeSet<u64>>().into_iter().collect()
 }
 
 /// The names of what marks give for the length of samples.

@@ -1,5 +1,6 @@
 //! One recorded run: its blocks by stretch - before the first step, and each step - and the values of each.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
@@ -122,18 +123,14 @@ impl Recording {
 
     /// The values of its steps, each once, in ascending order.
     pub fn values(&self) -> Vec<Values> {
-        let mut values: Vec<Values> = self.stretches.iter().map(|stretch| stretch.at).collect();
-        values.sort_unstable();
-        values.dedup();
-        values
+        let values: BTreeSet<Values> = self.stretches.iter().map(|stretch| stretch.at).collect();
+        values.into_iter().collect()
     }
 
     /// The values of one number, each once, in ascending order.
     pub fn values_of(&self, axis: Axis) -> Vec<u64> {
-        let mut values: Vec<u64> = self.values().into_iter().map(|at| at.of(axis)).collect();
-        values.sort_unstable();
-        values.dedup();
-        values
+        let values: BTreeSet<u64> = self.values().into_iter().map(|at| at.of(axis)).collect();
+        values.into_iter().collect()
     }
 
     /// The values with which most memory is expected.
