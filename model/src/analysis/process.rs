@@ -350,7 +350,7 @@ impl Process {
 
     /// Goes to places of the trace, from which the process was read.
     pub(crate) fn visit(&self, trace: &Trace, visitors: &mut [&mut dyn Visitor]) {
-        trace.visit_from(&self.collected.kept, &self.definitions, visitors);
+        trace.visit_from(Some(&self.collected.kept), &self.definitions, visitors, &mut ());
     }
 
     fn roles_at(&self, trace: &Trace, moment: Moment, level: Level) -> RolesAt {

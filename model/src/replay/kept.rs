@@ -136,7 +136,7 @@ mod tests {
                         found.push((stop, shown(state)));
                     });
                     let visitors: &mut [&mut dyn Visitor] = &mut [&mut visitor];
-                    trace.visit_from(&kept, &definitions, visitors);
+                    trace.visit_from(Some(&kept), &definitions, visitors, &mut ());
                     found.sort();
                     let found: Vec<String> = found.into_iter().map(|(_, shown)| shown).collect();
                     assert_eq!(found, expected, "{place:?}, every {every}");

@@ -59,17 +59,7 @@ impl Trace {
 
     /// Replays up to the last place of the visitors. Reads nothing if they have none.
     pub fn visit(&self, definitions: &Definitions, visitors: &mut [&mut dyn Visitor]) {
-        self.visit_places(None, definitions, visitors, &mut ());
-    }
-
-    /// As [`Trace::visit`], from the last point before their places, of a replay of this trace.
-    pub fn visit_from(
-        &self,
-        kept: &Kept,
-        definitions: &Definitions,
-        visitors: &mut [&mut dyn Visitor],
-    ) {
-        self.visit_places(Some(kept), definitions, visitors, &mut ());
+        self.visit_from(None, definitions, visitors, &mut ());
     }
 
     /// As [`Trace::visit`]; an observer follows up to the last place.
@@ -79,10 +69,11 @@ impl Trace {
         visitors: &mut [&mut dyn Visitor],
         observer: &mut impl Observer,
     ) {
-        self.visit_places(None, definitions, visitors, observer);
+        self.visit_from(None, definitions, visitors, observer);
     }
 
-    fn visit_places(
+    /// As [`Trace::visit_observed`], from the last point before the places, of a replay of this trace.
+    pub fn visit_from(
         &self,
         kept: Option<&Kept>,
         definitions: &Definitions,
@@ -191,7 +182,8 @@ impl Trace {
                 kept.note(&replay, &at, || events.cursor());
             }
         }
-        if gaps.are_behind(events.damage().len()) {
+        // A part behind the last event may be damaged.
+        if events.damage().len() > gaps.damaged {
             replay.gap();
         }
         let mut damage = DamageFound::of(&reader, &events);
@@ -222,17 +214,12 @@ impl Gaps {
 
     /// Whether events are missing between the one before and this one. `damaged`: number of damaged parts so far.
     pub(super) fn are_before(&mut self, at: &Stamped, damaged: usize) -> bool {
-        let mut missing = self.are_behind(damaged);
+        let mut missing = damaged > self.damaged;
         self.damaged = damaged;
         while self.places.next_if(|offset| *offset <= at.offset).is_some() {
             missing = true;
         }
         missing
-    }
-
-    /// Whether a part behind the last event is damaged.
-    pub(super) fn are_behind(&self, damaged: usize) -> bool {
-        damaged > self.damaged
     }
 }
 
