@@ -9,7 +9,7 @@ use vramtrace_format::{DeviceId, DriverCause};
 use super::Process;
 use super::engines::engine_of;
 use super::roles::Role;
-use crate::replay::{DeviceState, held_by_others};
+use crate::replay::{DeviceState, held_by_others, signed};
 
 const KV_CACHE: &str = "KV cache";
 
@@ -108,25 +108,21 @@ pub fn engine_use(process: &Process, id: DeviceId) -> Option<EngineUse> {
     let (reading, _) = device.highest_reading().unwrap_or_default();
     let highest = device.peak.in_use.counted_by_cap().max(reading);
     let others_here = if limit_bytes < card { 0 } else { others_bytes };
-    let free = to_signed(limit_bytes).saturating_sub(to_signed(highest));
-    let free = free.saturating_sub(to_signed(others_here));
+    let free = signed(limit_bytes).saturating_sub(signed(highest));
+    let free = free.saturating_sub(signed(others_here));
     let unused_bytes = match missing {
         Some(refused) => {
             // What was free then: below the cap, or on the card.
             let left = match refused.limit {
-                0 => to_signed(refused.driver_free),
-                limit => to_signed(limit).saturating_sub(to_signed(refused.counted)),
+                0 => signed(refused.driver_free),
+                limit => signed(limit).saturating_sub(signed(refused.counted)),
             };
-            free.min(left.saturating_sub(to_signed(refused.size)))
+            free.min(left.saturating_sub(signed(refused.size)))
         }
         None => free,
     };
     let setting = (engine == "vLLM").then(|| setting(process, device, &parts, card)).flatten();
     Some(EngineUse { engine, parts, limit_bytes, others_bytes, unused_bytes, setting })
-}
-
-fn to_signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// The process's memory at the peak. What no other part has is the last one's.

@@ -24,7 +24,7 @@ fn maker(live: &LiveSet, object: u64) -> Owner {
 }
 
 /// A damaged file may hold any number.
-pub(super) fn signed(bytes: u64) -> i64 {
+pub(crate) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 

@@ -64,6 +64,7 @@ pub use history::History;
 pub use in_use::{CacheInUse, InUse, InUseFacts};
 pub use kept::Kept;
 pub use live::{Key, Live, LiveSet};
+pub(crate) use mapping::signed;
 pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};
 pub use slots::Slots;
