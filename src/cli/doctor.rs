@@ -25,13 +25,8 @@ pub struct Args {
     #[arg(long, value_name = "SPEC", env = "VRAMTRACE_CAP", hide_env_values = true)]
     cap: Option<String>,
     /// Run the command over the simulated driver
-    #[arg(
-        long,
-        value_name = "NxSIZE",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = simulate::DEFAULT
-    )]
+    #[arg(long, value_name = "NxSIZE", default_missing_value = simulate::DEFAULT)]
+    #[arg(num_args = 0..=1, require_equals = true)]
     simulate: Option<String>,
     /// As JSON
     #[arg(long)]

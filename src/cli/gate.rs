@@ -21,14 +21,8 @@ use crate::launch::RunResult;
 #[group(skip)]
 pub struct Args {
     /// Exit 1 if a process leaks GPU memory [at least BYTES]: see `vramtrace leaks`
-    #[arg(
-        long,
-        value_name = "BYTES",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "0",
-        value_parser = bytes
-    )]
+    #[arg(long, value_name = "BYTES", default_missing_value = "0", value_parser = bytes)]
+    #[arg(num_args = 0..=1, require_equals = true)]
     fail_on_leak: Option<u64>,
     /// Exit 1 if a process held more than this of a device
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse)]

@@ -76,13 +76,8 @@ pub struct Args {
     #[arg(long, value_name = "WHERE")]
     oom_report: Option<String>,
     /// Put the simulated driver in front: no GPU is needed
-    #[arg(
-        long,
-        value_name = "NxSIZE",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = simulate::DEFAULT
-    )]
+    #[arg(long, value_name = "NxSIZE", default_missing_value = simulate::DEFAULT)]
+    #[arg(num_args = 0..=1, require_equals = true)]
     simulate: Option<String>,
     /// Exit 1 when a process used the driver without being recorded, or none could be; processes are
     /// looked for after 0.1 s, then less and less often: one that lives shorter may be missed
