@@ -131,7 +131,7 @@ pub fn run(args: Args) -> Outcome {
 
 fn status(answer: &Answer) -> u8 {
     match () {
-        () if !answer.has_verdict() => NO_VERDICT,
+        () if answer.other.is_some() => NO_VERDICT,
         () if answer.all_fit() => DONE,
         () => FOUND,
     }

@@ -106,8 +106,8 @@ impl Events<'_> {
     pub fn read(&mut self, at: &mut Stamped) -> bool {
         loop {
             let Some(raw) = self.scan.next(&mut self.findings) else {
-                // There is none, or the current one may still get records.
-                if !self.scan.is_at_end() || self.next_window >= self.windows.len() {
+                // There is none, or the current one may still get records: it stopped at one that is not published.
+                if self.scan.at < self.scan.bytes.len() || self.next_window >= self.windows.len() {
                     return false;
                 }
                 self.open(0);

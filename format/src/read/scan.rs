@@ -49,7 +49,7 @@ pub(crate) struct Findings {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scan<'a> {
     /// The bytes of the window, header included. Shorter than the window if the file is truncated.
-    bytes: &'a [u8],
+    pub(super) bytes: &'a [u8],
     /// Position of the next record, in bytes from the window's start.
     pub(super) at: usize,
     /// File offset of the window.
@@ -88,11 +88,6 @@ impl<'a> Scan<'a> {
         let complete = window.is_complete(bytes);
         let (offset, check) = (window.offset, window.header.check());
         Scan { bytes, at, offset, living, complete, check, searched: (0, 0) }
-    }
-
-    /// Whether all records were read. False after a stop at a record that is not published.
-    pub(super) fn is_at_end(&self) -> bool {
-        self.at >= self.bytes.len()
     }
 
     /// The next intact record. `None`: the end of the window, or a record that is not published yet.

@@ -60,8 +60,9 @@ pub struct SymbolTable {
     stacks: FxHashMap<StackId, Named>,
     /// Of stacks in PyTorch's backward pass: the stack of the forward operation.
     forward: FxHashMap<StackId, StackId>,
-    /// Indexes of frames of wrappers.
-    wrappers: FxHashSet<u32>,
+    /// Indexes of the native functions that only allocate for others: their names say that they allocate, and several
+    /// functions call them in the stacks of the trace, also in those that are not in this table.
+    pub wrappers: FxHashSet<u32>,
     problems: Vec<String>,
     /// See [`Definitions::patched_by`]; as the libraries of the frames.
     pub patched_by: Vec<String>,
@@ -137,12 +138,6 @@ impl SymbolTable {
     /// Every frame once.
     pub fn frames(&self) -> &[Frame] {
         &self.frames
-    }
-
-    /// Whether a native function only allocates for others: its name says that it allocates, and several functions call
-    /// it in the stacks of the trace, also in those that are not in this table.
-    pub fn is_wrapper(&self, index: u32) -> bool {
-        self.wrappers.contains(&index)
     }
 
     /// Why a stack without frames has none.

@@ -2,16 +2,17 @@
 //! memory of each context.
 
 use crate::runtime::fallible_map::Map;
-use crate::runtime::handle_set::{HandleSet, HandleSlots};
+use crate::runtime::handle_set::HandleSet;
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vramtrace_format::ContextId;
 
 #[derive(Default)]
 pub struct LaunchedKernels {
-    launched: HandleSet,
+    /// The functions that were launched; with one context their keys are their handles.
+    pub launched: HandleSet,
     /// Kernels for which cuKernelGetFunction was called.
-    loaded: HandleSet,
+    pub loaded: HandleSet,
     /// Contexts that were seen. If there is more than one, a library's kernel has a first launch in each.
     contexts: AtomicU32,
     /// CUkernel -> CUlibrary. A kernel can be launched like a function, but has its own query
@@ -39,19 +40,9 @@ impl LaunchedKernels {
         self.launched.add(key);
     }
 
-    /// The functions that were launched; with one context their keys are their handles.
-    pub fn all_launched(&self) -> Option<&'static HandleSlots> {
-        self.launched.in_memory()
-    }
-
     /// Whether there are, or were, several contexts.
     pub fn are_contexts_several(&self) -> bool {
         self.contexts.load(Ordering::SeqCst) > 1
-    }
-
-    /// Whether cuKernelGetFunction was called for this kernel before.
-    pub fn was_loaded(&self, key: usize) -> bool {
-        self.loaded.has(key)
     }
 
     pub fn loaded(&self, key: usize) {

@@ -20,7 +20,7 @@ pub struct File {
     /// The length that it must have; if it is shorter, it was truncated.
     length: AtomicU64,
     /// It was shorter at the last write.
-    cut: AtomicBool,
+    pub(super) cut: AtomicBool,
     /// Whether blocks can be allocated in advance.
     allocates: AtomicBool,
     /// Whether a range can be punched. Tests turn this off.
@@ -68,11 +68,6 @@ impl File {
         let (opened, length) = self.file.open(table)?;
         self.check_length(length);
         Ok(OpenFile { file: self, opened, table })
-    }
-
-    /// Whether a write found the file truncated since the last [`OpenFile::mend`].
-    pub fn was_cut(&self) -> bool {
-        self.cut.load(Ordering::Relaxed)
     }
 
     /// Notes a truncation, by the file's length now.

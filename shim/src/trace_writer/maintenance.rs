@@ -255,7 +255,7 @@ impl TraceWriter {
         let Some(trace) = trace else { return };
         self.write_due_ns.store(now_ns + WRITE_EVERY_NS.max(pause_ns), Ordering::Relaxed);
         match done {
-            Ok(Ok(())) if trace.take_cut() => self.go_on_after_cut(trace),
+            Ok(Ok(())) if trace.cut.swap(false, Ordering::Relaxed) => self.go_on_after_cut(trace),
             Ok(Err(failure)) => self.fail(failure, now_ns),
             // Without a task: what is in memory is written later.
             Ok(Ok(())) | Err(NoTask { .. }) => {}

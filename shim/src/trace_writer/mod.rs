@@ -346,7 +346,7 @@ impl TraceWriter {
         }
         let stopped = Event::Stopped { reason: failure.reason, errno: failure.errno };
         trace.last_words(self.thread(now_ns), now_ns, &stopped);
-        trace.with_retention(|retention| retention.set_totals_only());
+        trace.with_retention(|retention| retention.totals_only = true);
         self.due_ns.store(0, Ordering::Relaxed);
         log::line(format_args!(
             "{}: {}; from here on only totals are recorded",

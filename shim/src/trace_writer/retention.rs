@@ -42,7 +42,8 @@ struct Peak {
 
 pub struct Retention {
     limit: Option<u64>,
-    totals_only: bool,
+    /// Only checkpoints follow, in place of older events: the windows that must be kept exceed the limit.
+    pub totals_only: bool,
     /// Bytes of blocks in the file.
     used: u64,
     windows: Vec<Placed>,
@@ -126,12 +127,6 @@ impl Retention {
             self.used -= u64::from(window.slots) * SLOT as u64;
         }
         Ok(())
-    }
-
-    /// Continues with checkpoints only, in place of older events, since the windows that must be kept
-    /// exceed the limit.
-    pub fn set_totals_only(&mut self) {
-        self.totals_only = true;
     }
 
     fn oldest_free(&self) -> Option<usize> {
@@ -370,7 +365,7 @@ mod tests {
         let failure = (0..100).find_map(|_| file.roll().err()).unwrap();
         assert_eq!(failure, Failure { reason: StopReason::CannotPunch, errno: 0 });
         assert!(file.erased.is_empty());
-        file.retention.set_totals_only();
+        file.retention.totals_only = true;
         for _ in 0..100 {
             file.roll().unwrap();
         }

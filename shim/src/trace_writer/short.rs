@@ -94,7 +94,7 @@ impl TraceWriter {
         match window.writer.append_reserved(at, thread, time_ns, &event) {
             Appended::At { middle: false, .. } => {}
             Appended::At { middle: true, .. } => {
-                let ready = self.trace().map(|trace| trace.middle_reached(window, time_ns));
+                let ready = self.trace().map(|trace| trace.ready(&trace.events, window, time_ns));
                 if let Some(Err(failure)) = ready {
                     self.fail(failure, time_ns);
                 }

@@ -46,7 +46,7 @@ const SHARE: u64 = 20;
 /// What each event reads is on the first cache line.
 #[repr(C, align(64))]
 pub struct Trace {
-    events: Lane,
+    pub(super) events: Lane,
     /// Records are written to the file at once, since there is no tail.
     at_once: AtomicBool,
     definitions: Lane,
@@ -56,7 +56,7 @@ pub struct Trace {
     header: Header,
     grid: Lock<Grid>,
     /// Whether the file was truncated since this was last read.
-    cut: AtomicBool,
+    pub(super) cut: AtomicBool,
     /// Slots of later event windows, and how many get room at one time.
     large: u16,
     ahead: u16,
@@ -171,10 +171,6 @@ impl Trace {
         self.at_once.store(true, Ordering::Release);
     }
 
-    pub fn middle_reached(&self, window: &'static Window, now_ns: u64) -> Result<(), Failure> {
-        self.ready(&self.events, window, now_ns)
-    }
-
     /// Appends a definition. Returns its offset in the file.
     pub fn define(
         &self,
@@ -244,11 +240,6 @@ impl Trace {
         }
     }
 
-    #[cfg(test)]
-    pub fn lacks_room(&self) -> bool {
-        self.events.lacks_next()
-    }
-
     /// Runs `work` in a task, in which the file is open.
     fn with_file<R>(
         &self,
@@ -301,11 +292,6 @@ impl Trace {
             }
             Ok(())
         });
-    }
-
-    /// Whether the file was truncated since the last call.
-    pub fn take_cut(&self) -> bool {
-        self.cut.swap(false, Ordering::Relaxed)
     }
 
     #[inline]
@@ -415,7 +401,12 @@ impl Trace {
     }
 
     #[cold]
-    fn ready(&self, lane: &Lane, passed: &'static Window, now_ns: u64) -> Result<(), Failure> {
+    pub(super) fn ready(
+        &self,
+        lane: &Lane,
+        passed: &'static Window,
+        now_ns: u64,
+    ) -> Result<(), Failure> {
         let mut grid = self.grid.lock();
         let overtaken = !std::ptr::eq(lane.current(), passed);
         if overtaken || lane.next.get().is_some() {
@@ -457,7 +448,7 @@ impl Trace {
                 continue;
             }
             self.store(file, window)?;
-            if self.file.was_cut() {
+            if self.file.cut.load(Ordering::Relaxed) {
                 // Parts written before may be lost by a truncation, and its memory is about to be
                 // released.
                 self.store_again(file, window)?;

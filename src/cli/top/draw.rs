@@ -173,7 +173,7 @@ fn processes(frame: &mut Frame, state: &State, area: Rect) {
     let cell = |row: &ProcessRow, (column, width): &(&Column, u16)| {
         let style = match column.heading {
             "refused" | "pid" if row.refused() > 0 => BAD,
-            "MiB/min" | "full in" if row.is_growing() => WARN,
+            "MiB/min" | "full in" if row.verdict.flatten().is_some() => WARN,
             _ if row.page.is_none() => DIM,
             _ => Style::new(),
         };

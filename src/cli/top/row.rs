@@ -85,7 +85,7 @@ pub struct ProcessRow {
     /// What the cap counts; without a page, what NVML lists. `None`: it does not say.
     pub counted: Option<u64>,
     /// `None`: not judged yet.
-    verdict: Option<GrowthVerdict>,
+    pub verdict: Option<GrowthVerdict>,
     /// Percent, the highest of its cards.
     utilization: Option<u32>,
 }
@@ -164,10 +164,6 @@ impl ProcessRow {
 
     pub fn refused(&self) -> u64 {
         self.page.as_ref().map_or(0, |page| page.sum(refused))
-    }
-
-    pub fn is_growing(&self) -> bool {
-        self.verdict.flatten().is_some()
     }
 
     /// The sum of the caps, if each device has one.

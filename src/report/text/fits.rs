@@ -14,7 +14,7 @@ pub fn text(answer: &Answer) -> String {
     for recorded in &answer.recorded {
         out.push_str(&line(2, PLAIN, &of_recording(recorded)));
     }
-    if answer.has_verdict() {
+    if answer.other.is_none() {
         out.push_str(&section(settings(answer)));
     }
     for setting in &answer.settings {

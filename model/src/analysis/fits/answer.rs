@@ -78,7 +78,7 @@ pub struct Answer {
     pub paired: f64,
     /// What limits the answer.
     pub caveats: Vec<String>,
-    /// The architectures of the recorded card and of the one that is asked for, where they differ.
+    /// The architectures of the recorded card and of the one that is asked for, where they differ: then there is no verdict.
     #[serde(skip)]
     pub other: Option<(Architecture, Architecture)>,
 }
@@ -138,11 +138,6 @@ pub struct LawShare {
 }
 
 impl Answer {
-    /// Whether the card is the recorded one, or of its architecture.
-    pub fn has_verdict(&self) -> bool {
-        self.other.is_none()
-    }
-
     /// Whether each value that was asked for fits under one of the settings.
     pub fn all_fit(&self) -> bool {
         let values = self.predicted.chunk_by(|a, b| a.value == b.value);
@@ -344,7 +339,7 @@ fn predict(
     let [low, expected, high] =
         [Bound::Low, Bound::Expected, Bound::High].map(|bound| scaling.replay(at, bound, conf));
     let unused = unused(&expected, conf);
-    let margin = reserved_margin(scaling, at);
+    let margin = Margin::reserved(at, &scaling.recorded, scaling.model_off);
     let reserved = |of: fn(&ReplayOutcome) -> u64| {
         margin.around_fragmented(of(&low), of(&expected), of(&high), unused)
     };
@@ -374,7 +369,7 @@ fn unused(outcome: &ReplayOutcome, conf: &Conf) -> u64 {
 
 /// Whether all requests at these values are served. For a bound of the interval the capacity is less or more by the margin.
 fn served(scaling: &Scaling, at: Values, bound: Bound, conf: &Conf, capacity: u64) -> bool {
-    let margin = reserved_margin(scaling, at);
+    let margin = Margin::reserved(at, &scaling.recorded, scaling.model_off);
     // Where cuDNN is refused a workspace it takes another one, and the places of later blocks are not known, nor are they in
     // compiled code.
     let places_known = ![Kind::Workspace, Kind::Compiled].into_iter().any(|kind| scaling.has(kind));
@@ -391,10 +386,6 @@ fn served(scaling: &Scaling, at: Values, bound: Bound, conf: &Conf, capacity: u6
         return scaling.needed(at, conf) <= capacity;
     }
     scaling.replay_within(at, bound, conf, Some(capacity)).fits()
-}
-
-fn reserved_margin(scaling: &Scaling, at: Values) -> Margin {
-    Margin::reserved(at, &scaling.recorded, scaling.model_off)
 }
 
 /// The values that fit under each setting, on all cores.

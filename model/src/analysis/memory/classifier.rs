@@ -135,7 +135,7 @@ impl<'s> StackClassifier<'s> {
     /// none, or nothing is outside.
     fn beyond_wrappers(&self, frames: &[u32], first: usize) -> Option<usize> {
         let says = |at: &usize| self.at(frames[*at]).says_it_allocates();
-        let wrapper = |at: &usize| self.symbols.is_wrapper(frames[*at]);
+        let wrapper = |at: &usize| self.symbols.wrappers.contains(&frames[*at]);
         let last = (first..frames.len()).take_while(says).filter(wrapper).last()?;
         let own = |at: &usize| self.layers[frames[*at] as usize] >= Layer::Package;
         (last + 1..frames.len()).find(own)

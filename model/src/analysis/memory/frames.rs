@@ -4,7 +4,7 @@
 //! Frames of allocators and of PyTorch's dispatcher request memory for all operations alike, so that they name no holder.
 //! Programs that are not PyTorch have allocators of their own, often a function that calls a function that calls the
 //! driver. A wrapper is such a function by two rules: its name says that it allocates, and several functions call it
-//! ([`Symbols::is_wrapper`](crate::symbols::Symbols::is_wrapper)).
+//! ([`Symbols::wrappers`](crate::symbols::Symbols::wrappers)).
 
 pub use vramtrace_format::layers::Layer;
 use vramtrace_format::{Header, layers};

@@ -154,7 +154,7 @@ pub(super) struct Learned {
     /// By size.
     pub(super) gradients: FxHashMap<u64, Gradients>,
     /// Sites of kept memory with the size of gradients, of which there are fewer.
-    surplus: FxHashSet<StackAndSize>,
+    pub(super) surplus: FxHashSet<StackAndSize>,
     /// The highest number of backward passes that began during the life of a freed gradient.
     pub(super) gradient_life: Option<u32>,
 }
@@ -215,11 +215,6 @@ impl Learned {
             }
         }
         surplus
-    }
-
-    /// Whether weights with gradients leave nothing for this site: it holds something else of their size.
-    pub(super) fn is_surplus(&self, site: StackAndSize) -> bool {
-        self.surplus.contains(&site)
     }
 
     /// Whether the program runs backward passes.

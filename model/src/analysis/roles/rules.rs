@@ -19,7 +19,7 @@ pub(super) fn role(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
         },
         StackClass::Recompute => Role::Activations,
         StackClass::Load => load(life),
-        StackClass::Copy => match learned.is_surplus(site) {
+        StackClass::Copy => match learned.surplus.contains(&site) {
             true if life.is_kept() => Role::Copies,
             _ => load(life),
         },
@@ -126,7 +126,7 @@ fn outside(life: &Life, site: StackAndSize, learned: &Learned) -> Role {
         let has_gradient = learned.gradients.contains_key(&site.bytes);
         return match (has_gradient, life.class) {
             // Momentum, averages and other copies have the size of a gradient, too.
-            (true, StackClass::Outside) if learned.is_surplus(site) => Role::Unknown,
+            (true, StackClass::Outside) if learned.surplus.contains(&site) => Role::Unknown,
             (true, _) | (_, StackClass::Constructor) => Role::Weights,
             // Memory that the program allocates repeatedly is input of the model.
             _ if learned.trains() || life.is_freed() => Role::Input,

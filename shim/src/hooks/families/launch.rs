@@ -31,7 +31,7 @@ pub fn first(call: Call<impl Row>, function: Function) -> CUresult {
         if let Some(real) = pointers::known(call.api()) {
             let are_several = || kernels.are_contexts_several();
             let launches = &state::hot().launches;
-            launches.set(call.api(), real as usize, kernels.all_launched(), are_several);
+            launches.set(call.api(), real as usize, kernels.launched.in_memory(), are_several);
         }
     }
     let name = || name_of(p, function as u64);

@@ -76,7 +76,7 @@ pub fn kernel_get_function(
     kernel: Kernel,
 ) -> CUresult {
     let p = call.p;
-    if p.launched_kernels.was_loaded(launch::key(p, kernel as usize)) {
+    if p.launched_kernels.loaded.has(launch::key(p, kernel as usize)) {
         return call.forward();
     }
     let name = || function.get().map_or(0, |function| launch::name_of(p, function as u64));

@@ -223,7 +223,7 @@ fn what_a_thread_cannot_write_another_one_does_and_nothing_is_lost() {
                 give_up_tasks();
                 for _ in 0..20 {
                     // Until the next window is missing.
-                    while !recorder.trace().unwrap().lacks_room() {
+                    while !recorder.trace().unwrap().events.lacks_next() {
                         recorder.record(&alloc(2 << 9, SiteId(0)));
                         recorder.record(&free(2 << 9));
                     }
