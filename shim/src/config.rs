@@ -161,7 +161,9 @@ pub struct Config {
 impl Config {
     pub fn from_environment() -> Config {
         let mut config = Config::from(relevant().into_iter());
-        config.look_at_cgroup();
+        if let Some(limit) = cgroup::device_memory_limit() {
+            config.settings.push((vramtrace_format::oom::CGROUP_LIMIT.into(), limit));
+        }
         if is_privileged() {
             config.write_nothing();
         }
@@ -176,13 +178,6 @@ impl Config {
         self.live_directory = None;
         self.test_panic = None;
         self.test_clock = false;
-    }
-
-    /// Reads the limit of the kernel's device memory cgroup, if there is one.
-    pub fn look_at_cgroup(&mut self) {
-        if let Some(limit) = cgroup::device_memory_limit() {
-            self.settings.push((vramtrace_format::oom::CGROUP_LIMIT.into(), limit));
-        }
     }
 
     /// From (name, value) pairs.

@@ -157,7 +157,9 @@ impl ProcessMonitor {
                 {
                     *known = WatchedProcess { is_member: true, ..fresh };
                 } else if is_due {
-                    known.looked(now, !is_transient_child(stat));
+                    // Of a forked child that has not called exec yet it reads as empty, and is to be read again later.
+                    let environ = files::read_kernel(format!("/proc/{}/environ", stat.pid));
+                    known.looked(now, !environ.is_ok_and(|environ| environ.is_empty()));
                 }
             }
             if known.is_member {
@@ -266,13 +268,6 @@ fn mapped_files(pid: u32) -> Vec<PathBuf> {
 fn file_name(path: &Path) -> Option<&str> {
     // A replaced file is listed as `PATH (deleted)`.
     Some(path.file_name()?.to_str()?.trim_end_matches(" (deleted)"))
-}
-
-/// Whether this may be a forked child that has not called exec yet. Its environment reads as empty, and
-/// is to be read again later.
-fn is_transient_child(stat: &Stat) -> bool {
-    let environ = files::read_kernel(format!("/proc/{}/environ", stat.pid));
-    environ.is_ok_and(|environ| environ.is_empty())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -44,7 +45,8 @@ impl Tail {
 
     /// The header page of the tail with the trace's name, for a trace whose own header was cut off.
     pub(super) fn header_beside(trace: &Path, beside: &Beside) -> Option<Header> {
-        header_of(&beside.tail_by_name(trace.file_name()?)?.file).ok()
+        let begin = [b".", trace.file_name()?.as_bytes(), b"."].concat();
+        header_of(&beside.find(|name| name.starts_with(&begin))?.file).ok()
     }
 
     /// `length`: of the trace.

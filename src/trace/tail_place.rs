@@ -88,13 +88,8 @@ impl Beside {
         self.find(|name| name.ends_with(end.as_bytes()))
     }
 
-    /// Opens the tail of a trace whose own header was cut off, by the trace's name.
-    pub(super) fn tail_by_name(&self, trace: &OsStr) -> Option<OpenTail<'_>> {
-        let begin = [b".", trace.as_bytes(), b"."].concat();
-        self.find(|name| name.starts_with(&begin))
-    }
-
-    fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<OpenTail<'_>> {
+    /// The tail with such a name, where no other owner is wanted.
+    pub(super) fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<OpenTail<'_>> {
         let directory = self.directory.as_ref().filter(|_| self.owner.is_none())?;
         let is_tail = |name: &OsString| name.as_bytes().ends_with(b".tail");
         let read = || directory.names().map(|names| names.filter(is_tail).collect());

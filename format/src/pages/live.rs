@@ -225,7 +225,14 @@ impl<'m> LivePage<'m> {
     /// The time of the figures (ns since start), and the figures. They come from one update, unless all 100 attempts
     /// were interrupted by updates.
     pub fn devices(&self) -> (u64, Vec<LiveDevice>) {
-        self.read_consistent(|page| page.copy_devices())
+        self.read_consistent(|page| {
+            let count = ((page.get(1) >> 32) as usize).min(LIVE_DEVICES);
+            let device = |index| {
+                let word = |at| page.get(DEVICES_AT + DEVICE_WORDS * index + at);
+                LiveDevice::from_words(&std::array::from_fn(word))
+            };
+            (page.get(8), (0..count).map(device).collect())
+        })
     }
 
     /// Reads values of one update, unless all 100 attempts were interrupted by updates.
@@ -241,15 +248,6 @@ impl<'m> LivePage<'m> {
             std::hint::spin_loop();
         }
         found
-    }
-
-    fn copy_devices(&self) -> (u64, Vec<LiveDevice>) {
-        let count = ((self.get(1) >> 32) as usize).min(LIVE_DEVICES);
-        let device = |index| {
-            let word = |at| self.get(DEVICES_AT + DEVICE_WORDS * index + at);
-            LiveDevice::from_words(&std::array::from_fn(word))
-        };
-        (self.get(8), (0..count).map(device).collect())
     }
 
     /// The update counter: each update adds 2, and it is odd during an update. A copy of the page is consistent if

@@ -56,11 +56,6 @@ impl Namespaces {
     pub fn same_pids(self, other: Namespaces) -> bool {
         self.pid != 0 && self.pid == other.pid
     }
-
-    /// Whether a segment of `other` can be attached here.
-    pub fn same_ipc(self, other: Namespaces) -> bool {
-        self.ipc != 0 && self.ipc == other.ipc
-    }
 }
 
 const SEGMENT_BITS: u32 = 31;

@@ -38,7 +38,7 @@ impl PageName {
 
     /// The segment, if a process in these namespaces can attach it.
     pub fn segment(&self, from: Namespaces) -> Option<i32> {
-        self.id.filter(|_| from.same_ipc(self.namespaces))
+        self.id.filter(|_| from.ipc != 0 && from.ipc == self.namespaces.ipc)
     }
 
     /// Whether the owner has this pid in these namespaces too.

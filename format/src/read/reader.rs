@@ -66,7 +66,12 @@ impl<'a> TraceReader<'a> {
         events.sort_by_key(|window| window.header.sequence);
         definitions.sort_by_key(|window| window.header.sequence);
         let runs = find_runs(&events);
-        set_positions(&mut events);
+        // Positions grow with the sequence numbers, also where slots were reused.
+        let mut end = 0;
+        for window in &mut events {
+            window.position = window.offset.max(end);
+            end = window.position.saturating_add(window.header.bytes() as u64);
+        }
         // With other damage, gaps are expected: they are not reported again.
         if tag.is_some() && damage.is_empty() {
             damage.extend(missing_definitions(&definitions));
@@ -157,15 +162,6 @@ impl<'a> TraceReader<'a> {
     /// Continue from [`Events::cursor`].
     pub fn tail(&self, cursor: Cursor) -> Events<'_> {
         Events::new(self.bytes, self.event_windows(), cursor, true)
-    }
-}
-
-/// Sets [`Window::position`]: it grows with the sequence number, also where slots were reused.
-fn set_positions(events: &mut [Window]) {
-    let mut end = 0;
-    for window in events {
-        window.position = window.offset.max(end);
-        end = window.position.saturating_add(window.header.bytes() as u64);
     }
 }
 

@@ -176,7 +176,9 @@ impl Process {
         let (definitions, broken) = trace.definitions();
         let learns = match collect.roles {
             None => false,
-            Some(RolesOf::Blocks) => expects_blocks(&definitions),
+            Some(RolesOf::Blocks) => {
+                definitions.imported_from().is_some() || definitions.has_library(CACHE_LIBRARY)
+            }
             Some(RolesOf::All) => true,
         };
         let steps = collect.steps || matches!(moment, Moment::Step(_));
@@ -473,11 +475,6 @@ pub fn read_all(
     parallel::each(&all, progress, |_, trace, progress| {
         Process::read_with(trace, moment, collect, progress)
     })
-}
-
-/// Whether the program had the library of PyTorch's cache, or the trace was imported.
-fn expects_blocks(definitions: &Definitions) -> bool {
-    definitions.imported_from().is_some() || definitions.has_library(CACHE_LIBRARY)
 }
 
 /// The beginning of the file name of the library with PyTorch's cache.

@@ -110,13 +110,17 @@ impl Retention {
         let Some(limit) = self.limit else { return Ok(()) };
         let errno = if self.totals_only { libc::EFBIG } else { 0 };
         let full = Failure { reason: StopReason::CannotPunch, errno };
-        self.shed_peaks(limit);
+        // Peaks may take half of the limit; beyond that the lowest peaks are given up first.
+        while self.held_by(|sequence| self.holds_a_peak(sequence)) > limit / 2 && self.drop_a_peak()
+        {
+        }
         if self.held_by(|sequence| self.has_history(sequence)) > limit / 4 {
-            self.drop_history();
+            // Another copy follows.
+            self.history = None;
         }
         while self.used + bytes > limit {
             let Some(at) = self.oldest_free() else {
-                if self.drop_a_peak() || self.drop_history() {
+                if self.drop_a_peak() || self.history.take().is_some() {
                     continue;
                 }
                 return Err(full);
@@ -150,16 +154,6 @@ impl Retention {
         complete.next().or(last).map_or(0, |mark| mark.begin)
     }
 
-    /// Peaks may take half of the limit; beyond that the lowest peaks are given up first.
-    fn shed_peaks(&mut self, limit: u64) {
-        loop {
-            let held = self.held_by(|sequence| self.holds_a_peak(sequence));
-            if held <= limit / 2 || !self.drop_a_peak() {
-                return;
-            }
-        }
-    }
-
     /// Bytes of windows before the tail for which `keeps` is true.
     fn held_by(&self, keeps: impl Fn(u64) -> bool) -> u64 {
         let tail = self.tail();
@@ -169,11 +163,6 @@ impl Retention {
 
     fn has_history(&self, sequence: u64) -> bool {
         self.history.as_ref().is_some_and(|windows| windows.contains(&sequence))
-    }
-
-    /// The copy may be erased; another one follows.
-    fn drop_history(&mut self) -> bool {
-        self.history.take().is_some()
     }
 
     /// A copy of the history is in these windows, which are behind the last checkpoint.

@@ -12,7 +12,7 @@ use super::{engine, holders, oom, phases, sleeps, sum, torch};
 use crate::analysis::oom::Swallowed;
 use crate::analysis::ranks::ProcessEnd;
 use crate::analysis::{Level, Moment, Process, VerdictKind};
-use crate::replay::{Certainty, DeviceState, InUse, RecorderCost};
+use crate::replay::{Certainty, DeviceState, RecorderCost};
 use crate::report::{WordedVerdict, shell, wording};
 use crate::units::{clean, count, limit, seconds, several, shorten, size};
 
@@ -255,7 +255,12 @@ fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportO
     let what = format!("{}{at}", wording::headline_name(of));
     add("peak", paint(BOLD, &size(of.headline())), what);
     if device.peak.bytes > 0 {
-        for part in parts_of_peak(of) {
+        // As `= allocated 11.01 GiB + context 518.00 MiB`.
+        let parts = Some(sum::parts(of)).filter(|parts| parts.len() > 1);
+        let parts = parts.map(|parts| format!("= {}", sum::on_one_line(parts)));
+        for part in
+            parts.iter().flat_map(|on_one| wrapped(on_one, room(BEFORE).min(WIDTH - BEFORE)))
+        {
             add("", String::new(), paint(DIM, &part));
         }
         if of.managed > 0 && of.in_nvidia_smi().is_some() {
@@ -314,15 +319,6 @@ fn figures(process: &Process, id: DeviceId, device: &DeviceState, shown: ReportO
 
 /// The characters of a row before its text.
 const BEFORE: usize = 34;
-
-/// The parts that add up to the headline: `= allocated 11.01 GiB + context 518.00 MiB`.
-fn parts_of_peak(of: &InUse) -> Vec<String> {
-    let parts = sum::parts(of);
-    if parts.len() < 2 {
-        return Vec::new();
-    }
-    wrapped(&format!("= {}", sum::on_one_line(parts)), room(BEFORE).min(WIDTH - BEFORE))
-}
 
 /// NVML's highest reading and its time, if the memory that was recorded was highest at another moment.
 fn highest_reading(device: &DeviceState) -> Option<(u64, u64)> {

@@ -305,7 +305,11 @@ impl<C: Borrow<StackClasses>, F: Sink> Follower<C, F> {
                 return;
             }
         }
-        let class = self.class_of(live);
+        let class = match live.kind {
+            Kind::Graph => StackClass::Is(Role::GraphMemory),
+            _ if live.stack == StackId(0) => StackClass::Unknown,
+            _ => self.classes.borrow().get(live.stack),
+        };
         let older = how == AllocCause::Checkpoint;
         if !older {
             let ended = self.progress;
@@ -321,14 +325,6 @@ impl<C: Borrow<StackClasses>, F: Sink> Follower<C, F> {
             born: self.progress,
         };
         self.live.insert(live, waiting);
-    }
-
-    fn class_of(&self, live: &Live) -> StackClass {
-        match live.kind {
-            Kind::Graph => StackClass::Is(Role::GraphMemory),
-            _ if live.stack == StackId(0) => StackClass::Unknown,
-            _ => self.classes.borrow().get(live.stack),
-        }
     }
 
     fn freed(&mut self, at: &Stamped, live: &Live, how: FreeCause) {

@@ -62,15 +62,11 @@ impl Shape {
         }
     }
 
-    /// Sparse and deferred arrays get their memory by later mappings.
-    fn takes_memory(&self) -> bool {
-        self.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) == 0
-    }
-
     /// Bytes that all levels take: the card has elements in blocks of 64 bytes by 8 rows and more. Measured on an H100, by the
     /// memory requirements of deferred arrays; of others the driver gives none.
     fn bytes(&self) -> u64 {
-        if !self.takes_memory() {
+        // Sparse and deferred arrays get their memory by later mappings.
+        if self.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
             return 0;
         }
         let (element, side) = self.element();

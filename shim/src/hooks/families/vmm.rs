@@ -12,6 +12,7 @@ use crate::hooks::call::attribution::sharing;
 use crate::hooks::call::request::answered;
 use crate::model::ledger::Removed;
 use crate::model::vmm::{Dropped, Mapping, Object, Owner, Region, Settled, State, What};
+use crate::runtime::reserve;
 use core::ffi::c_void;
 use vramtrace_format::Drift;
 
@@ -108,7 +109,8 @@ pub fn map(call: Call<impl Row>, ptr: u64, size: usize, offset: usize, handle: u
         let mut vmm = p.vmm.lock();
         let object = vmm.by_handle(handle).and_then(|number| vmm.object(number));
         if let Some(device) = object.map(|object| object.device)
-            && vmm.make_room_to_map().is_err()
+            // The address space is a tree that cannot reserve room in advance: it may grow from the reserve.
+            && reserve::is_low()
         {
             drop(vmm);
             return unfollowed(call, device);

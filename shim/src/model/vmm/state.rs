@@ -3,7 +3,6 @@
 use crate::runtime::fallible::{MakeRoom, TryPush, vec_of};
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
-use crate::runtime::reserve;
 use vramtrace_format::address_space::{self, AddressSpace, Freed, Mapping, Taken};
 use vramtrace_format::{DeviceId, StackId};
 
@@ -80,12 +79,6 @@ impl State {
     pub fn make_room(&mut self) -> Result<(), NoMemory> {
         self.handles.make_room()?;
         self.objects.make_room()
-    }
-
-    /// Makes room for one more mapping, before the driver's call. The address space is a tree that
-    /// cannot reserve room in advance: it may grow from the reserve, and fails once that is low.
-    pub fn make_room_to_map(&self) -> Result<(), NoMemory> {
-        if reserve::is_low() { Err(NoMemory) } else { Ok(()) }
     }
 
     /// The driver created an object with `handle`. An object that still has this handle was released by

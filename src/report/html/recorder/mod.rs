@@ -213,7 +213,7 @@ impl<'d, W: Write> Recorder<'d, W> {
         let mut known = std::mem::take(&mut self.known_roles);
         self.roles.take(&mut known);
         for Allocation { key, live, role, freed, .. } in known.drain(..) {
-            if self.is_lumped(&live) {
+            if live.size < self.below {
                 continue;
             }
             let ended = self.ended.remove(&(key, live.time_ns));
@@ -257,10 +257,6 @@ impl<'d, W: Write> Recorder<'d, W> {
             None => self.records.write(key, open, end),
             Some(_) => self.end(key, open, end),
         }
-    }
-
-    fn is_lumped(&self, live: &Live) -> bool {
-        live.size < self.below
     }
 
     /// Adds a small allocation to the sums, or removes it.
@@ -319,7 +315,7 @@ impl<W: Write> Recorder<'_, W> {
         if !is_shown(live) {
             return;
         }
-        if self.is_lumped(live) {
+        if live.size < self.below {
             self.lump(live, live.share(), true);
             return;
         }
