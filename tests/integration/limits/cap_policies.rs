@@ -73,6 +73,10 @@ fn bad_values_are_said_once_and_nothing_gets_looser() {
     assert_eq!(printed.lines().count(), 2, "{printed}");
     let mode = "VRAMTRACE_CAP_MODE=allow: is not refuse or warn; using refuse";
     assert!(printed.contains(mode) && printed.contains("VRAMTRACE_CAP_WARN=high"), "{printed}");
+    let mut uncapped = InteractiveProgram::start(Setup::simulated().cap("7=1GiB,8=1GiB"));
+    assert_eq!(uncapped.result("a 2048"), 0);
+    let says = "VRAMTRACE_CAP names a device that this process does not see; device 0 has no cap\n";
+    assert_eq!(uncapped.stderr(), format!("vramtrace: {says}"));
     for (option, value, says) in [
         ("--cap-mode", "allow", "refuse or warn"),
         ("--cap-warn", "high", "8GiB"),

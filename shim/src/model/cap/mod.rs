@@ -59,7 +59,7 @@ use crate::runtime::log;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use vramtrace_format::capspec::CapSpec;
+use vramtrace_format::capspec::{CapSpec, Rule, Target};
 use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::policy::Mode;
 use vramtrace_format::{ContextId, DeviceId, Kind};
@@ -170,6 +170,10 @@ impl Cap {
             return;
         }
         let Some(facts) = (self.ask)(device) else { return };
+        let absent = |rule: &Rule| match rule.target {
+            Target::Ordinal(n) => (self.ask)(DeviceId(n as u8)).is_none(),
+            _ => false,
+        };
         let _one = self.joining.lock();
         if cap.facts.get().is_some() {
             return;
@@ -178,7 +182,14 @@ impl Cap {
             let spec = self.rules.spec.as_ref();
             let limit =
                 |spec: &CapSpec| spec.limit(device.0.into(), &facts.uuid, facts.total_bytes);
-            cap.budget.set_limit(spec.and_then(limit));
+            let limit = spec.and_then(limit);
+            cap.budget.set_limit(limit);
+            if limit.is_none() && spec.is_some_and(|spec| spec.rules.iter().any(absent)) {
+                log::line(format_args!(
+                    "VRAMTRACE_CAP names a device that this process does not see; device {} has no cap",
+                    device.0
+                ));
+            }
         }
         self.set_soft(cap, Some(&facts));
         if let Some(group) = &self.group {
