@@ -11,22 +11,29 @@ use crate::report::wording::{END_NOT_RECORDED, cut_off};
 use crate::report::{names, shell, wording};
 use crate::units::{count, seconds, size};
 
-/// `1 out of memory, 3 in order`; `all ended in order`. Empty where nothing is known.
+/// `1 out of memory, 3 in order`; `all ended in order`, after `2 of 4 ranks` where others were not recorded. Empty where nothing
+/// is known.
 pub fn endings(processes: &[ProcessFigures]) -> String {
-    let mut counts: BTreeMap<ProcessEnd, u64> = BTreeMap::new();
-    for end in processes.iter().map(ProcessFigures::end).filter(|end| *end != ProcessEnd::Unknown) {
-        *counts.entry(end).or_default() += 1;
+    let mut counts: BTreeMap<(ProcessEnd, i32), u64> = BTreeMap::new();
+    for process in processes.iter().filter(|process| process.end() != ProcessEnd::Unknown) {
+        let in_order = process.end() == ProcessEnd::InOrder;
+        let status = process.exit_status.filter(|_| in_order).unwrap_or(0);
+        *counts.entry((process.end(), status)).or_default() += 1;
     }
+    let words = |(end, status): &(ProcessEnd, i32)| match (end, status) {
+        (ProcessEnd::InOrder, 0) if counts.len() == 1 => "ended in order".to_string(),
+        (_, 0) => end.words().to_string(),
+        (_, status) => format!("ended with status {status}"),
+    };
+    let ranks: BTreeSet<u32> = processes.iter().filter_map(|it| it.header.rank).collect();
+    let of = processes.iter().filter_map(|it| it.header.world_size).max().unwrap_or(0);
+    let some = ranks.len() == processes.len() && (1..of as usize).contains(&ranks.len());
+    let mut parts = Vec::from_iter(some.then(|| format!("{} of {of} ranks", ranks.len())));
     match counts.first_key_value() {
-        Some((ProcessEnd::InOrder, n)) if *n == processes.len() as u64 => {
-            "all ended in order".into()
-        }
-        Some((end, n)) if *n == processes.len() as u64 => format!("all {}", end.words()),
-        _ => {
-            let parts = counts.iter().map(|(end, n)| format!("{} {}", count(*n), end.words()));
-            parts.collect::<Vec<_>>().join(", ")
-        }
+        Some((end, n)) if *n == processes.len() as u64 => parts.push(format!("all {}", words(end))),
+        _ => parts.extend(counts.iter().map(|(end, n)| format!("{} {}", count(*n), words(end)))),
     }
+    parts.join(", ")
 }
 
 /// The first failure in full, the others in a line; or a leak. Empty if nothing is wrong. `worst`: the process whose verdict

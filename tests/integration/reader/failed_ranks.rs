@@ -41,8 +41,12 @@ fn the_rank_that_ran_out_of_memory_comes_first() {
 /// order it is on all.
 #[test]
 fn the_first_of_several_failures_is_the_cause() {
-    let shown = written([training(), training()]).text("job");
-    assert!(shown.contains("verdict    2 processes, all ended in order; the highest is rank 0: "));
+    let two = written([training(), training()]);
+    training().rank(1, 4).write(&two.0.join("job/1.vtrace"));
+    let shown = two.text("job");
+    let begins =
+        "verdict    2 processes, 2 of 4 ranks, all ended in order; the highest is rank 0: ";
+    assert!(shown.contains(begins), "{shown}");
     let scratch = written([failed(20), killed(30 * SECOND), failed(5), training()]);
     scratch.prints("failed/several", &["report job --top 1", "job"]);
 }

@@ -94,7 +94,8 @@ impl Aftermath {
     pub fn at_exit(&self, p: &'static Process) {
         let Last { refused, error } = std::mem::take(&mut *self.last.lock());
         let Some(status) = self.status() else { return };
-        if refused.is_some() || self.of_host.load(Relaxed) || p.oom.cache_ooms() > 0 {
+        let was_refused = refused.is_some() || self.of_host.load(Relaxed) || p.oom.cache_ooms() > 0;
+        if status != 0 || was_refused {
             p.trace_writer.record(&Event::Aftermath { api: None, result: status });
         }
         let (Some((device, refused)), Some((api, result))) = (refused, error) else { return };
