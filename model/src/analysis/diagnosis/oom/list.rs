@@ -209,7 +209,6 @@ struct Device {
 }
 
 impl OomObserver {
-    /// After the last event, which was at `last_ns`.
     /// After the last event of `trace`, which was at `last_ns`.
     pub fn finish(mut self, last_ns: u64, trace: &Trace) -> OomsFound {
         let waiting: Vec<_> = self.waiting.drain().collect();
@@ -243,7 +242,9 @@ impl OomObserver {
                 oom.device == listing.post_mortem.device && oom.first_ns <= listing.time_ns
             };
             if let Some(oom) = ooms.iter_mut().rev().find(of) {
-                oom.post_mortem = Some(listing.post_mortem);
+                // Of an earlier request of the burst its figures are others.
+                let is_last = listing.time_ns >= oom.time_ns;
+                oom.post_mortem = is_last.then_some(listing.post_mortem);
                 if !listing.neighbours.is_empty() {
                     oom.neighbours = listing.neighbours;
                 }

@@ -36,6 +36,8 @@ const FRESH_SHARE: u64 = 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CardReading {
     pub driver_free: Option<u64>,
+    /// What this process held beside its pools: what it frees since then is free on the card.
+    pub held: u64,
     /// Other processes and their bytes. `None`: not read, since it was not the driver that refused.
     pub neighbours: Option<Vec<(u32, Option<u64>)>>,
     pub began_ns: u64,
@@ -73,16 +75,23 @@ impl Burst {
     }
 
     /// Called before each refusal. `given`: a request on the device was granted since the last one.
-    /// Returns the driver's free bytes as read for this burst or shortly before it. `None`: the card
-    /// must be read, with its other processes if the driver refused (`by_driver`).
-    pub fn begin(&mut self, given: bool, now_ns: u64, by_driver: bool) -> Option<Option<u64>> {
+    /// Returns the driver's free bytes as read for this burst or shortly before it, with what was freed since. `None`: the
+    /// card must be read, with its other processes if the driver refused (`by_driver`). `held`: as in [`CardReading`].
+    pub fn begin(
+        &mut self,
+        given: bool,
+        now_ns: u64,
+        by_driver: bool,
+        held: u64,
+    ) -> Option<Option<u64>> {
         if given {
             self.absorb();
         }
         let known = self.card.as_ref()?;
         let suffices = known.is_fresh(now_ns) && (known.neighbours.is_some() || !by_driver);
         self.card_is_read |= suffices;
-        self.card_is_read.then_some(known.driver_free)
+        let now = |free: u64| free.saturating_add(known.held).saturating_sub(held);
+        self.card_is_read.then_some(known.driver_free.map(now))
     }
 
     /// Stores a reading. Returns the one that it replaces.
@@ -154,7 +163,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn refused(burst: &mut Burst, time_ns: u64, given: bool) -> bool {
-        burst.begin(given, time_ns, false);
+        burst.begin(given, time_ns, false, 0);
         burst.refused(refusal(time_ns))
     }
 
@@ -199,18 +208,25 @@ mod tests {
     }
 
     fn card(neighbours: Option<Vec<(u32, Option<u64>)>>) -> CardReading {
-        CardReading { driver_free: Some(5), neighbours, began_ns: SECOND, duration_ns: 9_000 }
+        CardReading {
+            driver_free: Some(5),
+            held: 3,
+            neighbours,
+            began_ns: SECOND,
+            duration_ns: 9_000,
+        }
     }
 
     #[test]
     fn the_card_is_read_once_a_burst() {
         let mut burst = Burst::default();
-        assert_eq!(burst.begin(true, SECOND, true), None);
+        assert_eq!(burst.begin(true, SECOND, true, 0), None);
         burst.see(card(Some(vec![(7, None)])));
         burst.refused(refusal(SECOND));
-        assert_eq!(burst.begin(false, 3 * SECOND, true), Some(Some(5)), "of this burst");
+        assert_eq!(burst.begin(false, 3 * SECOND, true, 3), Some(Some(5)), "of this burst");
+        assert_eq!(burst.begin(false, 3 * SECOND, true, 1), Some(Some(7)), "and 2 were freed");
         assert_eq!(burst.neighbours(), [(7, None)]);
-        assert_eq!(burst.begin(true, 3 * SECOND, true), None, "another burst");
+        assert_eq!(burst.begin(true, 3 * SECOND, true, 0), None, "another burst");
         assert_eq!(burst.neighbours(), [], "they were read long before it");
     }
 
@@ -225,35 +241,39 @@ mod tests {
             (None, soon - 1, true, false),
         ] {
             let mut burst = Burst::default();
-            burst.begin(true, SECOND, by_driver);
+            burst.begin(true, SECOND, by_driver, 3);
             burst.see(card(neighbours));
             burst.refused(refusal(SECOND));
-            let free = burst.begin(true, now_ns, by_driver);
+            let free = burst.begin(true, now_ns, by_driver, 3);
             assert_eq!(free, known.then_some(Some(5)), "{now_ns} {by_driver}");
         }
         let mut slow = Burst::default();
         slow.see(CardReading { duration_ns: SECOND, ..card(None) });
-        assert_eq!(slow.begin(true, 11 * SECOND, false), Some(Some(5)), "a reading takes a second");
+        assert_eq!(
+            slow.begin(true, 11 * SECOND, false, 3),
+            Some(Some(5)),
+            "a reading takes a second"
+        );
     }
 
     #[test]
     fn a_second_without_anything() {
         let mut burst = Burst::default();
-        assert!(!refused(&mut burst, SECOND, true));
+        assert!(!refused(&mut burst, SECOND, true, 0));
         assert!(!refused(&mut burst, 2 * SECOND - 1, false));
         assert!(refused(&mut burst, 2 * SECOND, false));
         assert!(refused(&mut burst, 2 * SECOND + 1, false), "until it is reported");
         report(&mut burst);
         assert!(!refused(&mut burst, 9 * SECOND, false));
-        assert!(!refused(&mut burst, 10 * SECOND, true), "another burst begins");
-        assert!(refused(&mut burst, 11 * SECOND, false));
+        assert!(!refused(&mut burst, 10 * SECOND, true, 0), "another burst begins");
+        assert!(refused(&mut burst, 11 * SECOND, false, 0));
         assert_eq!(report(&mut burst), 5);
     }
 
     #[test]
     fn who_refused_what_a_framework_gives_up() {
         let mut burst = Burst::default();
-        refused(&mut burst, SECOND, true);
+        refused(&mut burst, SECOND, true, 0);
         let known = burst.gave_up(unrefused(SECOND + 5, 90), false);
         assert_eq!((known.event.by, known.event.counted), (Some(RefusedBy::Cap), 950));
         assert_eq!((known.event.size, known.whole), (90, 100));
@@ -262,12 +282,12 @@ mod tests {
             [(2, SECOND + 5, false, 1), (1, 3 * SECOND, false, 1), (1, SECOND + 5, true, 101)]
         {
             let mut burst = Burst::default();
-            refused(&mut burst, SECOND, true);
+            refused(&mut burst, SECOND, true, 0);
             let known = burst.gave_up(Refusal { thread, ..unrefused(time_ns, size) }, given);
             assert_eq!(known.event.by, None);
         }
         let mut other = Burst::default();
-        refused(&mut other, SECOND, true);
+        refused(&mut other, SECOND, true, 0);
         let known = other.gave_up(unrefused(SECOND + 5, 100), true);
         assert_eq!(known.event.by, Some(RefusedBy::Cap), "another thread was given something");
     }

@@ -26,7 +26,7 @@
 //!   take 1/100 of the time; two in a row are allowed, since a refused library empties its cache and
 //!   asks again. If the walk was omitted and the memory has changed since, the text names no holders.
 //! * **The card.** Its free bytes are read at the first refusal of a burst, so that the next ones pay
-//!   no reading; so are the other processes on it where the driver refused. A burst that begins within
+//!   no reading, and what the process frees since then is added; so are the other processes on it where the driver refused. A burst that begins within
 //!   0.2 ms of a reading (or ten times what it took) uses that one.
 //! * **Source lines** are read again from the trace file (`read/lookup.rs` of the format crate), so no interpreter is needed.
 //!   Native functions have no names here: they are in files, which `vramtrace oom` reads.
@@ -151,13 +151,15 @@ impl OomReporter {
         p.ledger.await_allocation(device);
         let (index, by_driver) = (device_index(device), by == RefusedBy::Driver);
         let began_ns = p.clock.now_ns();
-        if let Some(free) = self.state.lock().bursts[index].begin(given, began_ns, by_driver) {
+        let held = p.ledger.live(device).saturating_sub(p.ledger.live_of(device, Kind::Pool));
+        let known = self.state.lock().bursts[index].begin(given, began_ns, by_driver, held);
+        if let Some(free) = known {
             return free;
         }
         let driver_free = driver_free(p, device);
         let neighbours = by_driver.then(|| neighbours(p, device));
         let duration_ns = p.clock.now_ns().saturating_sub(began_ns);
-        let card = CardReading { driver_free, neighbours, began_ns, duration_ns };
+        let card = CardReading { driver_free, held, neighbours, began_ns, duration_ns };
         // The reading that it replaces is freed after the lock is released.
         let _before = self.state.lock().bursts[index].see(card);
         driver_free
