@@ -68,6 +68,9 @@ fn of_snapshot(bytes: &[u8]) -> Result<History, ImportProblem> {
         false if bytes.starts_with(b"[[") => Err(ImportProblem::Unknown {
             looks: "sums by torch.profiler's export_memory_timeline, without allocations",
         }),
+        false if value.get("allocated_bytes.all.current").is_some() => {
+            Err(ImportProblem::Unknown { looks: "sums of torch.cuda.memory_stats" })
+        }
         false => Err(ImportProblem::Unknown { looks: "JSON of no known form" }),
     }
 }

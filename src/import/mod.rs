@@ -129,10 +129,24 @@ fn looks_like(bytes: &[u8]) -> &'static str {
         () if bytes.starts_with(ZIP) => "a zip archive without a pickle of torch.save",
         () if bytes.starts_with(b"SQLite format 3") => "a SQLite database",
         () if bytes.starts_with(b"<") => "a page of HTML",
-        () if std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0) => "text of no known form",
+        () if std::str::from_utf8(bytes).is_ok() && !bytes.contains(&0) => {
+            let head = String::from_utf8_lossy(&bytes[..bytes.len().min(4096)]);
+            let known = OF_TEXT.iter().find(|(words, _)| head.contains(words));
+            known.map_or("text of no known form", |(_, looks)| looks)
+        }
         () => "a file of no known form",
     }
 }
+
+/// Words in the first lines of text that has no allocations, and what it is.
+const OF_TEXT: [(&str, &str); 6] = [
+    ("memory.used", "a table of nvidia-smi, with sums"),
+    ("used_gpu_memory", "a table of nvidia-smi, with sums"),
+    ("# gpu ", "a table of nvidia-smi, with sums"),
+    ("PyTorch CUDA memory summary", "a summary of torch.cuda.memory_summary"),
+    ("out of memory", "the messages of a program"),
+    (",allocate,", "a log of RMM without its first line"),
+];
 
 /// Maximum size of a file in bytes: no more of a device or of a sparse file are read.
 const MAX_FILE_BYTES: u64 = 8 << 30;

@@ -298,6 +298,16 @@ fn wrong_files_are_reported_what_is_wrong() {
     let entry = |entry: serde_json::Value| text(json!({"device_traces": [[entry]]}));
     for (bytes, part) in [
         (b"hello".to_vec(), "text of no known form, which is not read: give"),
+        (
+            b"index, memory.used [MiB]\n0, 5 MiB\n".to_vec(),
+            "a table of nvidia-smi, with sums, which",
+        ),
+        (
+            b"torch.OutOfMemoryError: CUDA out of memory.".to_vec(),
+            "the messages of a program, which",
+        ),
+        (b"1,10:00:00.001,allocate,0x7f00,16,0x0".to_vec(), "a log of RMM without its first line"),
+        (text(json!({"allocated_bytes.all.current": 1})), "sums of torch.cuda.memory_stats, which"),
         (b"action,addr,size,stream\n\xff".to_vec(), "not text"),
         (b"\x80\x02}.".to_vec(), "neither segments nor device_traces"),
         (b"\x80\x02].".to_vec(), "neither segments nor device_traces"),
