@@ -266,6 +266,19 @@ static void kept_modules(void) {
     }
 }
 
+/* A context for each request, which stays; the program works in its first one. */
+NEVER static void leaking_context(void) {
+    void *context, *first;
+    MUST(CALL(cuCtxGetCurrent, (void **))(&first));
+    MUST(CALL(cuCtxCreate_v2, (void **, unsigned, int))(&context, 0, 0));
+    MUST(CALL(cuCtxSetCurrent, (void *))(first));
+    STAY;
+}
+
+static void kept_contexts(void) {
+    EACH_REQUEST leaking_context();
+}
+
 /* The address of the driver's own cuMemAlloc_v2, from the library's table of symbols. */
 static int find_own(struct dl_phdr_info *library, size_t size, void *found) {
     (void)size;
@@ -326,7 +339,7 @@ int main(int count, char **arguments) {
     int failed = RUN_WAY(
         count > 1 ? arguments[1] : "", {"kept", kept}, {"kept-shapes", kept_shapes}, {"list", list},
         {"kept-until-the-end", kept_until_the_end}, {"phase", phase}, {"tokens", tokens},
-        {"kept-streams", kept_streams}, {"kept-modules", kept_modules}, {"rest", rest}, {"unseen", unseen},
+        {"kept-streams", kept_streams}, {"kept-modules", kept_modules}, {"kept-contexts", kept_contexts}, {"rest", rest}, {"unseen", unseen},
         {"threads", threads}, {"alternate", alternate}, {"captures", captures},
         {"captures-launched", captures_launched}, {"captures-only", captures_only}, {"cache-40", cache_40},
         {"cache-200", cache_200}, {"cache-of-nodes", cache_of_nodes}, {"lru", lru}, {"temporary", temporary},

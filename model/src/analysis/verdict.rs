@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use serde::Serialize;
-use vramtrace_format::{DeviceId, DriverCause};
+use vramtrace_format::DeviceId;
 
 use super::leaks::{Leak, Leaks, QUICK_BYTES};
 use super::ranks::ProcessEnd;
@@ -128,7 +128,7 @@ fn largest(process: &Process, device: DeviceId, held: &Holdings) -> Option<Holde
     let is_it = |of: &Holder| of.device == device && !of.stack.is_free_cache();
     let holders = process.classifier()?.holders(held, GroupBy::Line).into_iter();
     let named = holders.filter(|of| is_it(of) && of.stack.lead().is_some());
-    named.min_by_key(|of| of.driver_memory == Some(DriverCause::Context))
+    named.min_by_key(Holder::is_one_context)
 }
 
 impl Collect {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, and_more, bars, caution, line, paint, section};
-use super::stack::{called_from, frames, lead, place_or_why};
+use super::stack::{called_from, frames, lead, place};
 use crate::analysis::leaks::{KeptReason, Leak, Leaks, Verdict};
 use crate::analysis::{Level, MergedLeak, NamedStack, merge_leaks, pool_hint};
 use crate::report::names;
@@ -67,8 +67,12 @@ pub(in crate::report) fn growth(rate: Option<f64>) -> String {
 pub(in crate::report) fn keeps(leak: &Leak) -> String {
     let since = leak.since_ns.map_or(String::new(), |ns| format!(" since {}", seconds(ns)));
     let growth = leak.rate.map(|rate| format!(": +{}/s{since}", size(rate as u64)));
-    let (line, bytes) = (place_or_why(&leak.stack), estimate(leak.bytes, leak.error_bytes));
-    format!("{line} keeps {bytes}{}", growth.unwrap_or_default())
+    let bytes = estimate(leak.bytes, leak.error_bytes);
+    let keeps = match place(&leak.stack) {
+        None => format!("memory of an unknown line grew by {bytes}"),
+        Some(line) => format!("{line} keeps {bytes}"),
+    };
+    keeps + &growth.unwrap_or_default()
 }
 
 /// The leaks of one process, `top` at most, and the memory that is held and is no leak.
@@ -243,7 +247,7 @@ fn of_bytes(bytes: u64, what: String) -> String {
 fn kept_words(why: KeptReason) -> &'static str {
     match why {
         KeptReason::Steady => "steady since warm-up",
-        KeptReason::Stopped => "grew, and stopped: a cache that is full",
+        KeptReason::Stopped => "grew, and stopped",
         KeptReason::Moves => "comes and goes",
         KeptReason::Unjudged => {
             "grew a few times, or in one go as when a program loads: not judged"

@@ -18,6 +18,7 @@ const PROGRAMS: &[(&str, u32, &str, Answer)] = &[
     ("kept-until-the-end", 60, "a graph a request; then other work for a second, and all are destroyed", GRAPHS),
     ("tokens", 50, "a graph a request, updated and launched 20 times", GRAPHS),
     ("kept-modules", 400, "a module a request", Some(("growing", "modules"))),
+    ("kept-contexts", 30, "a context a request", Some(("growing", "context"))),
     ("unseen", 700, "2 MiB a request, by a call that the recorder does not see", Some(("growing", "unattributed"))),
     ("kept-streams", 1100, "four streams a request", Some(("growing", "streams"))),
     ("phase", 60, "the same list, dropped before five times as many requests", None),
@@ -59,6 +60,7 @@ fn verdicts_on_programs_with_known_answers() {
                 let line = match *memory {
                     "streams" => "leaking_stream",
                     "modules" => "leaking_module",
+                    "context" => "leaking_context",
                     _ => "leaking_line",
                 };
                 all.len() == 1

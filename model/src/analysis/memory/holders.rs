@@ -71,6 +71,13 @@ pub struct Holder {
     pub of_cache: bool,
 }
 
+impl Holder {
+    /// The context that each process has on a device.
+    pub fn is_one_context(&self) -> bool {
+        self.driver_memory == Some(DriverCause::Context) && self.count < 2
+    }
+}
+
 fn lead_frame<S: Serializer>(stack: &Option<NamedStack>, to: S) -> Result<S::Ok, S::Error> {
     stack.as_ref().and_then(NamedStack::lead).serialize(to)
 }

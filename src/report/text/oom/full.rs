@@ -9,7 +9,6 @@ use super::wording;
 use crate::analysis::oom::Explained;
 use crate::analysis::{Holder, Level, with_cause};
 use crate::units::{clean, estimate, seconds, several};
-use vramtrace_format::DriverCause;
 
 /// What a post-mortem contains.
 #[derive(Clone, Copy, Debug)]
@@ -82,8 +81,7 @@ pub fn text(it: &Explained, given: &str, shown: OomOptions) -> String {
 /// The largest holders, a line each: bytes, line of code, number of blocks or allocations.
 fn holder_lines(holders: &[Holder]) -> Vec<String> {
     // The context is among the parts of the sum.
-    let is_other =
-        |of: &&Holder| of.stack.is_free_cache() || of.driver_memory == Some(DriverCause::Context);
+    let is_other = |of: &&Holder| of.stack.is_free_cache() || of.is_one_context();
     let named = || holders.iter().filter(|of| !is_other(of)).take(HOLDS);
     let line = |holder: &Holder| {
         let line = place(&holder.stack);

@@ -193,6 +193,20 @@ impl DriverHeld {
         history.set(at.time_ns, history.bytes.saturating_add_signed(took.delta), kept);
     }
 
+    /// The contexts of each stack, together.
+    pub fn contexts(&mut self, at: &Stamped, device: DeviceId, state: &State) {
+        let mut sums: BTreeMap<StackId, u64> = BTreeMap::new();
+        for (_, of, bytes) in state.contexts().filter(|(_, of, _)| of.device == device) {
+            *sums.entry(of.stack).or_default() += bytes;
+        }
+        self.from_ns.get_or_insert(at.time_ns);
+        for (stack, bytes) in sums {
+            let history = self.holders.entry((device, Some(DriverCause::Context), stack));
+            let history = history.or_insert_with(|| DriverHistory::new(at.time_ns, 0));
+            history.set(at.time_ns, bytes, 0);
+        }
+    }
+
     pub fn graph(&mut self, at: &Stamped, graph: &ExecGraph, change: GraphChange) {
         self.from_ns.get_or_insert(at.time_ns);
         let history =
@@ -245,6 +259,8 @@ impl DriverHeld {
 const MIN_SAME: u64 = 40;
 /// Graphs with ever other numbers of nodes, or steps of another cause: a compiler has fewer shapes.
 const MIN_NEW: u64 = 256;
+/// Contexts of one line that are kept.
+const MIN_CONTEXTS: u64 = 16;
 /// Maximum part of the kept graphs that were launched again: one of so many. Below [`MIN_SAME`] times this, none.
 const AGAIN_OF: u64 = 50;
 /// So many of 10 were launched at once.
@@ -282,7 +298,9 @@ pub(super) fn judge(
     let held = &observer.driver;
     let allocated = observer.places.values().map(|place| place.last_alloc_ns);
     let made = held.graphs.values().map(|graphs| graphs.last_made_ns);
-    let took = held.holders.iter().filter(|((_, cause, _), _)| cause.is_some());
+    // What a context takes is measured later.
+    let is_work = |cause: Option<DriverCause>| cause.is_some_and(|it| it != DriverCause::Context);
+    let took = held.holders.iter().filter(|((_, cause, _), _)| is_work(*cause));
     let took = took.map(|(_, history)| history.last_taken_ns);
     let last = allocated.chain(made).chain(took).max().unwrap_or(0).min(state.time_ns);
     let from = held.from_ns.unwrap_or(0).min(last);
@@ -342,7 +360,7 @@ impl Subject<'_> {
         Some(leak.with_room(headroom(self.state, self.definitions, device)))
     }
 
-    /// Streams, code, graphs of several lines, and bytes in NVML's figure that no call and no allocation explains: a
+    /// Streams, code, contexts, graphs of several lines, and bytes in NVML's figure that no call and no allocation explains: a
     /// steady pace in many steps.
     fn others(
         &self,
@@ -352,6 +370,13 @@ impl Subject<'_> {
         let end_ns = if cause.is_some() { self.end_ns } else { history.last_ns };
         let length = end_ns.saturating_sub(history.first_ns);
         let shape = shape(&history.time, length);
+        let contexts = self.state.contexts();
+        let times = match cause {
+            Some(DriverCause::Context) => contexts
+                .filter(|(_, of, _)| (of.device, of.stack) == (device, stack))
+                .count() as u64,
+            _ => history.taken,
+        };
         let confidence = match cause {
             Some(DriverCause::Graphs) if self.held.graphs.contains_key(&(device, stack)) => {
                 return None;
@@ -360,6 +385,8 @@ impl Subject<'_> {
                 let is_long = length >= MIN_SPAN_NS;
                 (history.taken > MIN_NEW && history.given == 0 && is_long).then_some(0.9)
             }
+            // A process has one on each card that it uses.
+            Some(DriverCause::Context) => (times >= MIN_CONTEXTS).then_some(0.9),
             Some(_) => None,
             None => {
                 let trend = trend(&shape, history.bytes).filter(|trend| {
@@ -376,9 +403,9 @@ impl Subject<'_> {
             bytes: history.bytes,
             rate: Some(grown as f64 / seconds.max(1e-9)),
             driver: Some(DriverMemory { cause, each: None }),
-            allocations: history.taken,
+            allocations: times,
             confidence,
-            because: LeakReason::DriverTook { times: history.taken },
+            because: LeakReason::DriverTook { times },
             shape,
             ..Leak::of(Level::Driver, device, stack)
         };

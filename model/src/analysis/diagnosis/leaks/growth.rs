@@ -22,7 +22,7 @@ const SPREAD: f64 = 0.3;
 const SPREAD_OF_EVENTS: f64 = 0.5;
 /// Growth has stopped if the last rise is further back than this part of the time, and than twice the
 /// longest pause between rises.
-const QUIET: f64 = 0.1;
+pub(super) const QUIET: f64 = 0.1;
 /// Maximum number of bins of a step that the end of the trace interrupts.
 const LAST: usize = 3;
 
@@ -35,6 +35,8 @@ pub(super) struct Axes {
     pub end_ns: u64,
     /// The end of what is judged: the same, or a refusal.
     pub until_ns: u64,
+    /// What is judged ends by a refusal.
+    pub refused: bool,
     /// Time of the last allocation, ns since the begin of the observation.
     pub last_alloc_ns: u64,
     /// Events up to the last allocation, and all events.
@@ -101,7 +103,7 @@ pub enum KeptReason {
     Stopped,
     /// It rises and falls, or rose in one jump, or other memory of the device fell by as much.
     Moves,
-    /// It grew a few times only, or while nothing else was allocated or freed: the program may be loading.
+    /// It grew a few times only, in a short part of the run at its end, or while nothing else was allocated or freed: the program may be loading.
     Unjudged,
     /// It grew as a pool of the program does that keeps ever larger pieces (`larger.rs`).
     Outgrown,
@@ -200,6 +202,10 @@ impl BinnedHistory {
         let (Some(first), Some(last)) = (rises.first().copied(), rises.last().copied()) else {
             return Err(KeptReason::Moves);
         };
+        // All of it lies in one bin of time.
+        if last < first {
+            return Err(KeptReason::Unjudged);
+        }
         // Time after the last allocation is no evidence of a stop: the program does something else.
         let active = length.min((axes.last_alloc_ns / bin_ns) as usize + 1).max(last + 1);
         let time = (rises.as_slice(), warm.min(first), active);
@@ -223,7 +229,7 @@ impl BinnedHistory {
         let spread_of = |(rises, from, to): (&[usize], usize, usize)| spread(rises, to - from);
         let spread_of_events = events.map_or(0.0, spread_of);
         if spread_of(time) < SPREAD && spread_of_events < SPREAD_OF_EVENTS {
-            return Err(KeptReason::Moves);
+            return Err(KeptReason::Unjudged);
         }
         let seconds = |bins: usize| bins as f64 * bin_ns as f64 / 1e9;
         // The rate while it grew: after the last rise, a pause and a stop look the same.

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use vramtrace_format::{DeviceId, Header, StackId};
 
 use super::driver;
-use super::growth::{Axes, BinnedHistory, Growth, KeptReason, Left, RISES, WARM_UP};
+use super::growth::{Axes, BinnedHistory, Growth, KeptReason, Left, QUIET, RISES, WARM_UP};
 use super::observer::{GrowthObserver, LevelTotals, LiveThen, StackHistory, StackSums};
 use super::sorted::{Sorted, pool_of};
 use super::suppress::Suppressions;
 use super::verdict::{Leak, LeakReason, Leaks, Verdict, headroom};
 use crate::analysis::holdings::segment_stacks;
 use crate::analysis::{Level, StackClassifier};
-use crate::replay::{DeviceState, State, is_out_of_memory};
+use crate::replay::{DeviceState, State};
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
@@ -126,7 +126,7 @@ pub(super) struct Judge<'a> {
     live: BTreeMap<LevelAndDevice, BinnedHistory>,
     /// The process ended by itself: what it held then is no step under way.
     in_order: bool,
-    /// A refusal ended it: what it freed after that shows nothing.
+    /// A refusal or an error ended it: what it freed after that shows nothing.
     refused: bool,
     from_ns: u64,
 }
@@ -162,10 +162,12 @@ pub(super) fn judge(
     let mut sorted = Sorted::new(&classifier, rules, least);
     let not_judged = (!definitions.has_times()).then_some("the recording has no times");
     if not_judged.is_some() {
-        found.clear();
+        (found, others) = Default::default();
     }
     let found = found.into_iter().map(|one| one.leak);
-    found.chain(of_driver).for_each(|leak| sorted.leak(leak));
+    // What failed grows no more.
+    let now = |leak: Leak| if judge.refused { leak.with_room(None) } else { leak };
+    found.chain(of_driver).map(now).for_each(|leak| sorted.leak(leak));
     others.iter().for_each(|one| sorted.innocent(one));
     sorted.free_in_caches(state);
     let length = state.time_ns.saturating_sub(from_ns);
@@ -204,8 +206,8 @@ impl<'a> Judge<'a> {
     ) -> Judge<'a> {
         let end_ns = state.time_ns.saturating_sub(from_ns);
         let last = observer.places.values().map(|place| place.last_alloc_ns).max().unwrap_or(0);
-        let refusal = state.last_refusals.iter().rfind(|at| is_out_of_memory(&at.refused));
-        let refused = refusal.is_some_and(|at| at.time_ns >= last);
+        let refused = observer.last_refusal_ns >= last.max(1);
+        let failed = state.exit_status.is_some_and(|status| status != 0);
         let last = last.saturating_sub(from_ns);
         let mut settled_ns = end_ns;
         if !running {
@@ -221,6 +223,7 @@ impl<'a> Judge<'a> {
             settled_ns,
             end_ns,
             until_ns: end_ns,
+            refused,
             last_alloc_ns: place.last_alloc_ns.saturating_sub(from_ns),
             events: if running { place.events } else { place.last_alloc_events },
             all_events: place.events,
@@ -235,7 +238,8 @@ impl<'a> Judge<'a> {
         };
         let headrooms = observer.places.keys().map(|at| (*at, headroom_of(at))).collect();
         let in_order = state.ended_ns.is_some() && !running;
-        Judge { observer, axes, headrooms, live: BTreeMap::new(), in_order, refused, from_ns }
+        let live = BTreeMap::new();
+        Judge { observer, axes, headrooms, live, in_order, refused: refused || failed, from_ns }
     }
 
     /// A stack by itself first. Blocks stand for the memory that they lie in.
@@ -261,7 +265,11 @@ impl<'a> Judge<'a> {
                 Ok(leak) => found.push(JudgedLeak { case, leak }),
                 // Nothing of it went.
                 Err(KeptReason::Moves) if case.sums.frees == 0 => {
-                    others.push(Innocent { case, why: KeptReason::Stopped });
+                    let last = self.axes[&case.at].last_alloc_ns;
+                    let quiet = last.saturating_sub(case.history.last_alloc_ns);
+                    let at_end = quiet as f64 <= last as f64 * QUIET;
+                    let why = if at_end { KeptReason::Unjudged } else { KeptReason::Stopped };
+                    others.push(Innocent { case, why });
                 }
                 Err(why) => others.push(Innocent { case, why }),
             }
@@ -269,30 +277,53 @@ impl<'a> Judge<'a> {
         (found, others)
     }
 
-    /// What stopped since it was refused is no cache that is full: it is judged up to the first refusal.
+    /// What stopped since it was refused is no cache that is full: it is judged up to the first refusal, and the largest that
+    /// went on for a while then up to its last allocation.
     fn until_refused(
         &self,
         state: &State,
         found: &mut Vec<JudgedLeak>,
         others: &mut Vec<Innocent>,
     ) {
-        if self.observer.first_refusals.is_empty() {
+        let firsts = &self.observer.first_refusals;
+        self.until(firsts, state, found, others);
+        let stopped = others.iter().filter(|other| other.why == KeptReason::Stopped);
+        let largest = stopped.max_by_key(|other| other.case.sums.bytes);
+        let later = largest.and_then(|Innocent { case, .. }| {
+            let track = self.observer.tracks.get(&(case.at.0, case.at.1, case.stack))?;
+            let is_later = firsts.get(&case.at)?.0 < case.history.last_alloc_ns;
+            let is_refused = track.last_alloc_ns <= self.observer.last_refusal_ns;
+            let then = (case.history.last_alloc_ns, track.last_alloc_events);
+            (is_later && is_refused).then_some((case.at, then))
+        });
+        self.until(&later.into_iter().collect(), state, found, others);
+    }
+
+    /// Judges what stopped since these times, each with the events before it.
+    fn until(
+        &self,
+        times: &BTreeMap<LevelAndDevice, (u64, u64)>,
+        state: &State,
+        found: &mut Vec<JudgedLeak>,
+        others: &mut Vec<Innocent>,
+    ) {
+        if times.is_empty() {
             return;
         }
         let mut until = self.clone();
         (until.in_order, until.refused, until.live) = (false, true, BTreeMap::new());
         until.axes.retain(|at, axes| {
-            let Some(&(time_ns, events)) = self.observer.first_refusals.get(at) else {
-                return false;
-            };
+            let Some(&(time_ns, events)) = times.get(at) else { return false };
             axes.last_alloc_ns = axes.last_alloc_ns.min(time_ns);
             (axes.settled_ns, axes.until_ns, axes.events) = (time_ns, time_ns, events);
+            axes.refused = true;
             true
         });
         for one in until.each_stack(state).0 {
             let stopped = |other: &Innocent| {
                 let Case { at, stack, .. } = other.case;
-                (at, stack) == (one.case.at, one.case.stack) && other.why == KeptReason::Stopped
+                (at, stack) == (one.case.at, one.case.stack)
+                    && matches!(other.why, KeptReason::Stopped | KeptReason::Unjudged)
             };
             let ended = one.case.history.last_alloc_ns <= until.axes[&one.case.at].until_ns;
             if let Some(index) = others.iter().position(stopped).filter(|_| ended) {
@@ -334,7 +365,10 @@ impl<'a> Judge<'a> {
         let confidence = self.confidence(case, &growth, verdict);
         let leak = self.leak(case, verdict, LeakReason::Trend, confidence);
         let rate = Some(growth.bytes_per_second);
-        let leak = Leak { rate, growth: Some(growth), ..leak };
+        // Without stacks it is all memory of the device: what was there before is no leak.
+        let bytes =
+            if case.stack == StackId(0) { growth.risen.min(leak.bytes) } else { leak.bytes };
+        let leak = Leak { rate, bytes, growth: Some(growth), ..leak };
         Ok(leak.with_room(self.headrooms[&case.at]))
     }
 
@@ -344,6 +378,9 @@ impl<'a> Judge<'a> {
         match history.growth(axes, left) {
             Ok(growth) => Ok((growth, Verdict::Growing)),
             Err(still) => {
+                if let Some(growth) = self.late(case) {
+                    return Ok((growth, Verdict::Growing));
+                }
                 let gone = history.settled().saturating_sub(bytes);
                 if gone == 0 {
                     return Err(still);
@@ -354,6 +391,29 @@ impl<'a> Judge<'a> {
                 freed.then_some((growth, verdict)).ok_or(still)
             }
         }
+    }
+
+    /// What kept each of many pieces from when it began, late, up to a refusal: the bins of the whole run are too wide for it.
+    fn late(&self, case: &Case) -> Option<Growth> {
+        let (axes, sums, last_ns) = (&self.axes[&case.at], &case.sums, case.history.last_alloc_ns);
+        let begin = case.history.time.iter().position(|bytes| *bytes > 0)?;
+        let first_ns = begin as u64 * axes.bin_ns();
+        let span_ns = last_ns.checked_sub(first_ns).filter(|span| *span > 0)?;
+        let pause_ns = span_ns / sums.allocations.max(1);
+        let kept = axes.refused && sums.frees == 0 && sums.allocations >= 2 * RISES as u64;
+        let to_the_end = axes.last_alloc_ns.saturating_sub(last_ns) <= 2 * pause_ns;
+        (kept && to_the_end && !self.is_first(case)).then(|| Growth {
+            tau: 1.0,
+            straight: 1.0,
+            rises: sums.allocations as usize,
+            points: sums.allocations as usize,
+            troughs: false,
+            spread_of_events: 1.0,
+            risen: sums.bytes,
+            bytes_per_second: sums.bytes as f64 / (span_ns as f64 / 1e9),
+            first_ns,
+            last_ns,
+        })
     }
 
     /// It allocated from the beginning: the program may be loading.
@@ -375,6 +435,10 @@ impl<'a> Judge<'a> {
         let most = sums.allocations as f64 >= MIN_OWN_PART * place.allocations as f64;
         let once = alone || (self.is_first(case) && most) || growth.spread_of_events < ALL_THE_TIME;
         if sums.is_full() && (sums.highest_count >= SET || verdict == Verdict::FreedAtEnd) {
+            confidence = confidence.min(LOADING_WEIGHTS);
+        }
+        // A server captures its CUDA graphs when it starts, and each keeps some memory of their pool.
+        if sums.private > sums.allocations / 2 && sums.count < MANY {
             confidence = confidence.min(LOADING_WEIGHTS);
         }
         // What it frees itself is no weight.

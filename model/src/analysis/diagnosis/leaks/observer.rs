@@ -34,6 +34,8 @@ pub struct StackSums {
     /// Calls whose events are in the file.
     pub allocations: u64,
     pub frees: u64,
+    /// Those allocations that were in private pools.
+    pub private: u64,
     /// Allocations between which and its last event another stack had freed memory: a program that only allocates is loading.
     pub interleaved: u64,
     /// The highest number of allocations that were live at once, and the number of allocations until then.
@@ -64,6 +66,7 @@ impl StackSums {
         self.count += other.count;
         self.allocations += other.allocations;
         self.frees += other.frees;
+        self.private += other.private;
         self.interleaved += other.interleaved;
         self.highest_count += other.highest_count;
         self.highest_at += other.highest_at;
@@ -87,6 +90,8 @@ pub struct LiveThen {
 pub struct StackHistory {
     pub sums: StackSums,
     pub last_alloc_ns: u64,
+    /// Events of its level and device up to then.
+    pub last_alloc_events: u64,
     /// The frees of the process up to its last event.
     seen_frees: u64,
     /// What was live before the latest frees began, and the allocations of the process up to then.
@@ -168,6 +173,8 @@ pub struct GrowthObserver {
     pub(super) frees: u64,
     /// The first refusal for want of memory: time since the first observed event, ns, and the events before it.
     pub first_refusals: BTreeMap<(Level, DeviceId), (u64, u64)>,
+    /// The time of the last one.
+    pub last_refusal_ns: u64,
     segments: FxHashSet<Key>,
     /// Physical objects that were mapped in place of unmapped memory, with the stack that allocated that
     /// memory; of several stacks the first.
@@ -182,6 +189,7 @@ impl GrowthObserver {
     }
 
     fn refused(&mut self, at: &Stamped, place: (Level, DeviceId)) {
+        self.last_refusal_ns = at.time_ns;
         if let (Some(from_ns), Some(totals)) = (self.from_ns, self.places.get(&place)) {
             let then = (at.time_ns.saturating_sub(from_ns), totals.events);
             self.first_refusals.entry(place).or_insert(then);
@@ -189,6 +197,9 @@ impl GrowthObserver {
     }
 
     fn add(&mut self, at: &Stamped, level: Level, live: &Live, how: AllocCause) {
+        // What an import found when its history begins has the time of the first event.
+        let was_there = self.from_ns == Some(at.time_ns) && how == AllocCause::Allocated;
+        let how = if was_there { AllocCause::Checkpoint } else { how };
         let time = self.since(at.time_ns);
         let place = self.places.entry((level, live.device)).or_default();
         let activity = place.events;
@@ -203,6 +214,7 @@ impl GrowthObserver {
                     ..StackSums::default()
                 },
                 last_alloc_ns: live.time_ns,
+                last_alloc_events: 0,
                 seen_frees: 0,
                 held: (0, LiveThen::default()),
                 time: Series::new(TIME_SHIFT, 0),
@@ -225,9 +237,10 @@ impl GrowthObserver {
                 place.last_alloc_events = place.events;
                 place.last_alloc_frees = place.frees;
                 sums.allocations += 1;
+                sums.private += u64::from(live.pool.0 > 0);
                 sums.interleaved += u64::from(self.frees > track.seen_frees);
                 track.seen_frees = self.frees;
-                track.last_alloc_ns = at.time_ns;
+                (track.last_alloc_ns, track.last_alloc_events) = (at.time_ns, place.events);
                 sums.pieces.allocated(live.size);
             }
             AllocCause::FreeFailed => sums.frees = sums.frees.saturating_sub(1),
@@ -329,6 +342,10 @@ impl Observer for GrowthObserver {
 
     fn on_took(&mut self, at: &Stamped, took: &Took) {
         self.driver.took(at, took);
+    }
+
+    fn on_contexts(&mut self, at: &Stamped, device: DeviceId, state: &State) {
+        self.driver.contexts(at, device, state);
     }
 
     fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&SiteInfo>) {

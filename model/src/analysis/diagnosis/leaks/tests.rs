@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::physical::{KIB, MIB};
 use vramtrace_format::{
-    Alloc, Event, Kind, Refused, RefusedBy, SiteId, Space, StackId, Stamped, ThreadId,
+    Alloc, ContextId, Definition, DeviceId, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space,
+    StackId, Stamped, ThreadId,
 };
 
 use super::judge::{Subject, judge};
@@ -38,6 +39,15 @@ impl Program {
     fn new(seed: u64) -> Program {
         let mut builder = TraceBuilder::new();
         let site = builder.site(Kind::Device, 0);
+        builder.define(Definition::Site {
+            id: PRIVATE,
+            api: 0,
+            kind: Some(Kind::Device),
+            device: DeviceId(0),
+            context: ContextId(1),
+            pool: PoolId(1),
+            stream: 0,
+        });
         Program {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             now_ns: SECOND,
@@ -129,6 +139,8 @@ type Answer = Option<(u32, Verdict)>;
 type Scenario = (&'static str, fn(&mut Program), Answer);
 
 const LEAK: u32 = 1;
+/// Of calls that allocate in a private pool.
+const PRIVATE: SiteId = SiteId(99);
 
 const fn leaking(name: &'static str, verdict: Verdict, program: fn(&mut Program)) -> Scenario {
     (name, program, Some((LEAK, verdict)))

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use vramtrace_format::physical::{KIB, MIB};
 
 use super::{
-    LEAK, MS, SECOND, Scenario, each_step, harmless, parameters, short_loop, steps, train,
+    LEAK, MS, PRIVATE, SECOND, Scenario, each_step, harmless, parameters, short_loop, steps, train,
 };
 
 pub(super) const HARMLESS: &[Scenario] = &[
@@ -18,6 +18,14 @@ pub(super) const HARMLESS: &[Scenario] = &[
             if n < full {
                 p.alloc(LEAK, MIB);
             }
+        }
+    }),
+    harmless("a server that captures its graphs into a private pool when it starts", |p| {
+        (0..20).for_each(|_| p.step());
+        p.site = PRIVATE;
+        for _ in 0..67 {
+            p.step();
+            p.alloc(LEAK, 8 * MIB);
         }
     }),
     harmless("two lines load pieces of one size in turns, after all frees", |p| {

@@ -133,6 +133,24 @@ pub(super) const LEAKING: &[Scenario] = &[
             false => p.refused(),
         });
     }),
+    growing("an evaluation that keeps its results, after a long training", |p| {
+        (0..800).for_each(|_| p.step());
+        for _ in 0..40 {
+            p.step();
+            p.alloc(LEAK, 300 * MIB);
+        }
+        p.refused();
+    }),
+    growing("a larger request is refused first, and what leaks goes on until none is left", |p| {
+        each_step(p, |p, n, steps| {
+            if n < steps / 2 {
+                p.alloc(LEAK, MIB);
+            }
+            if n > steps / 3 {
+                p.refused();
+            }
+        });
+    }),
     leaking("all is freed at the end but one", Verdict::NeverFreed, |p| {
         for stack in 10..30 {
             p.alloc(stack, 8 * MIB);
