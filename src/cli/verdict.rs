@@ -7,7 +7,7 @@ use vramtrace_format::Header;
 use vramtrace_reader::analysis::ranks::{self, ProcessFigures};
 use vramtrace_reader::analysis::{Collect, Moment, Process, Verdict, Wanted, read_all};
 use vramtrace_reader::report::text::{engine, failed, guests};
-use vramtrace_reader::report::{WordedVerdict, shell};
+use vramtrace_reader::report::{WordedVerdict, holder_line, shell};
 use vramtrace_reader::trace::{Trace, TraceError, load};
 use vramtrace_reader::units::size;
 
@@ -87,6 +87,13 @@ pub fn lines(
     let mut lines = vec![format!("  verdict    {of}{}", found.headline(process))];
     let setting = engine::setting(process, device).map(|text| format!("  setting    {text}"));
     lines.extend(line.into_iter().chain(setting).chain(fix).chain(also));
+    // Who holds the most beside it.
+    let beside = process.failures.iter().flat_map(|failure| &failure.oom.neighbours);
+    let beside = beside.filter(|other| other.of_run).max_by_key(|other| other.bytes);
+    let beside = beside.and_then(|other| processes.iter().find(|it| it.header.pid == other.pid));
+    let holds =
+        |other: &Process| Some(format!("{}: {}", other.name(), holder_line(&Verdict::of(other))?));
+    lines.extend(beside.and_then(holds).map(|text| format!("  beside     {text}")));
     lines.extend(guests(&figures).map(|text| format!("  contexts   {text}")));
     let one = shell::of_process(given, &process.header, &process.trace, headers.iter());
     // Nothing is wrong with one of them: the command is about all.

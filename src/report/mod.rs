@@ -13,4 +13,4 @@ pub mod text;
 mod verdict;
 pub mod wording;
 
-pub use verdict::WordedVerdict;
+pub use verdict::{WordedVerdict, holder_line};

@@ -83,8 +83,9 @@ pub(in crate::report) fn limit(one: &PostMortem) -> String {
     let (run, others): (Vec<&Neighbour>, Vec<_>) =
         one.oom.neighbours.iter().partition(|it| it.of_run);
     let others = others.into_iter().map(|other| (other.pid, other.bytes));
-    let bytes = run.iter().filter_map(|it| it.bytes).fold(0, u64::saturating_add);
-    let of_run = format!("; other processes of this run: {}, {}", run.len(), size(bytes));
+    let bytes = run.iter().filter_map(|it| it.bytes).reduce(u64::saturating_add);
+    let bytes = bytes.map_or(String::new(), |bytes| format!(", {}", size(bytes)));
+    let of_run = format!("; other processes of this run: {}{bytes}", run.len());
     let of_run = if run.is_empty() { String::new() } else { of_run };
     // NVML listed none, as in a container.
     let unlisted = one.others().filter(|_| one.oom.neighbours.is_empty());
@@ -161,7 +162,10 @@ pub(in crate::report) fn why(one: &PostMortem) -> String {
 fn in_cache(one: &PostMortem) -> String {
     let (cache, hole) = (&one.cache, one.cache.largest_free_block_bytes);
     let [allocated, free] = [cache.allocated_bytes, cache.free_in_segments_bytes].map(size);
-    let mut text = format!("; {allocated} allocated, {free} free in cache");
+    let mut text = format!("; {allocated} allocated");
+    if cache.segments > 0 || !one.imported {
+        text += &format!(", {free} free in cache");
+    }
     if hole >= one.oom.size {
         text +=
             &format!(" (a hole of {} would do, but it is another stream's or pool's)", size(hole));
@@ -234,11 +238,14 @@ pub(in crate::report) fn advice(advice: &Advice) -> String {
             fits(advice)
         ),
         AdvisedChange::Cap => format!("a cap of {}", units::enough(bytes)),
+        AdvisedChange::GroupCap => format!("a cap of {} for the group", units::enough(bytes)),
         AdvisedChange::MemoryFraction => {
             "a larger torch.cuda.set_per_process_memory_fraction".into()
         }
         AdvisedChange::Card => format!("{} of the card for this process", size(bytes)),
-        AdvisedChange::LargerCard => format!("a card with {} for this process", size(bytes)),
+        AdvisedChange::LargerCard => {
+            format!("a card with {} for this process", units::enough(bytes))
+        }
         AdvisedChange::EmptyCache => {
             format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(bytes))
         }

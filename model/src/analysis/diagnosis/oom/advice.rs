@@ -1,7 +1,7 @@
 //! What to try after an out-of-memory, the most promising first.
 
 use serde::Serialize;
-use vramtrace_format::Kind;
+use vramtrace_format::{Kind, RefusedBy};
 
 use super::{OomCause, PostMortem};
 use crate::analysis::Level;
@@ -19,6 +19,8 @@ pub enum AdvisedChange {
     Setting,
     /// The lowest sufficient cap.
     Cap,
+    /// The lowest sufficient cap of the group.
+    GroupCap,
     /// A larger torch.cuda.set_per_process_memory_fraction.
     MemoryFraction,
     /// The lowest sufficient part of this card.
@@ -121,10 +123,17 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
         Some(bytes) if one.card_bytes.is_some_and(|card| bytes > card) => {
             add(AdvisedChange::LargerCard, Some(bytes));
         }
-        Some(bytes) if one.is_capped() => add(AdvisedChange::Cap, Some(bytes)),
-        // Nobody else has a part of it that could be freed.
-        Some(bytes) if one.card_bytes.is_some() && one.others().is_none() => {
-            add(AdvisedChange::LargerCard, Some(bytes));
+        Some(bytes) if one.is_capped() => {
+            let by_group = one.oom.refusal.is_some_and(|at| at.refused.by == RefusedBy::Group);
+            add(if by_group { AdvisedChange::GroupCap } else { AdvisedChange::Cap }, Some(bytes));
+        }
+        // Nobody else has a part of it that could be freed, but the driver itself.
+        Some(bytes) if let (Some(card), None) = (one.card_bytes, one.others()) => {
+            let used = one.card_free().map(|free| card.saturating_sub(free));
+            let bytes = used.map(|used| used.saturating_sub(one.ours()).saturating_add(bytes));
+            if let Some(bytes) = bytes.filter(|bytes| *bytes > card) {
+                add(AdvisedChange::LargerCard, Some(bytes));
+            }
         }
         Some(bytes) => add(AdvisedChange::Card, Some(bytes)),
         None => {}

@@ -366,7 +366,18 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         && of_pools.cause() == OomCause::Fragmentation;
     let figures = if is_of_pools { of_pools } else { figures };
     let other = OtherLimit::of(|name| definitions.setting(name));
-    let figures = Figures { other, other_call: other_call.is_some(), ..figures };
+    // A context takes as much as the others of the device.
+    let is_context = |call: &String| {
+        ["cuCtxCreate", "cuDevicePrimaryCtxRetain"].iter().any(|it| call.starts_with(it))
+    };
+    let mut contexts = state.contexts().filter(|(_, of, _)| of.device == oom.device);
+    let each = contexts
+        .next()
+        .map(|(_, _, bytes)| bytes)
+        .filter(|_| other_call.as_ref().is_some_and(is_context));
+    let size = each.unwrap_or(figures.size);
+    let figures =
+        Figures { other, other_call: other_call.is_some() && each.is_none(), size, ..figures };
     PostMortem {
         oom,
         cause: figures.cause(),
