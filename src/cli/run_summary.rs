@@ -163,7 +163,8 @@ fn ends(processes: &[ProcessFigures], status: Status) -> String {
     };
     let mut counts: BTreeMap<(u8, String), usize> = BTreeMap::new();
     for process in processes {
-        let how = match (process.end(), failed) {
+        let of_trace = process.exit_status.filter(|status| *status != 0);
+        let how = match (process.end(), of_trace.or(failed.map(i32::from))) {
             (ProcessEnd::Running, _) => (1, "still running".into()),
             (ProcessEnd::OutOfMemory, _) => (3, "out of memory".into()),
             (ProcessEnd::InOrder, Some(code)) => (2, format!("exited with status {code}")),
