@@ -121,7 +121,7 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
         let end = span(at).1;
         processes.iter().filter(move |it| (span(it).0..=span(it).1).contains(&end))
     };
-    let held = |it: &ProcessFigures| it.devices.iter().map(|(_, of)| of.live_bytes).sum::<u64>();
+    let held = |it: &ProcessFigures| it.devices.values().map(|of| of.live_bytes).sum::<u64>();
     let last = processes.iter().max_by_key(|at| alive(at).map(held).sum::<u64>());
     for (device, of) in last.into_iter().flat_map(alive).flat_map(|it| &it.devices) {
         if of.live_bytes > 0 {

@@ -259,21 +259,21 @@ mod tests {
     #[test]
     fn a_second_without_anything() {
         let mut burst = Burst::default();
-        assert!(!refused(&mut burst, SECOND, true, 0));
+        assert!(!refused(&mut burst, SECOND, true));
         assert!(!refused(&mut burst, 2 * SECOND - 1, false));
         assert!(refused(&mut burst, 2 * SECOND, false));
         assert!(refused(&mut burst, 2 * SECOND + 1, false), "until it is reported");
         report(&mut burst);
         assert!(!refused(&mut burst, 9 * SECOND, false));
-        assert!(!refused(&mut burst, 10 * SECOND, true, 0), "another burst begins");
-        assert!(refused(&mut burst, 11 * SECOND, false, 0));
+        assert!(!refused(&mut burst, 10 * SECOND, true), "another burst begins");
+        assert!(refused(&mut burst, 11 * SECOND, false));
         assert_eq!(report(&mut burst), 5);
     }
 
     #[test]
     fn who_refused_what_a_framework_gives_up() {
         let mut burst = Burst::default();
-        refused(&mut burst, SECOND, true, 0);
+        refused(&mut burst, SECOND, true);
         let known = burst.gave_up(unrefused(SECOND + 5, 90), false);
         assert_eq!((known.event.by, known.event.counted), (Some(RefusedBy::Cap), 950));
         assert_eq!((known.event.size, known.whole), (90, 100));
@@ -282,12 +282,12 @@ mod tests {
             [(2, SECOND + 5, false, 1), (1, 3 * SECOND, false, 1), (1, SECOND + 5, true, 101)]
         {
             let mut burst = Burst::default();
-            refused(&mut burst, SECOND, true, 0);
+            refused(&mut burst, SECOND, true);
             let known = burst.gave_up(Refusal { thread, ..unrefused(time_ns, size) }, given);
             assert_eq!(known.event.by, None);
         }
         let mut other = Burst::default();
-        refused(&mut other, SECOND, true, 0);
+        refused(&mut other, SECOND, true);
         let known = other.gave_up(unrefused(SECOND + 5, 100), true);
         assert_eq!(known.event.by, Some(RefusedBy::Cap), "another thread was given something");
     }
