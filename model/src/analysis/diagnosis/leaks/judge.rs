@@ -438,7 +438,8 @@ impl<'a> Judge<'a> {
             confidence = confidence.min(LOADING_WEIGHTS);
         }
         // A server captures its CUDA graphs when it starts, and each keeps some memory of their pool.
-        if sums.private > sums.allocations / 2 && sums.count < MANY {
+        let private = sums.private > sums.allocations / 2 && sums.count < MANY;
+        if private && !self.refused {
             confidence = confidence.min(LOADING_WEIGHTS);
         }
         // What it frees itself is no weight.

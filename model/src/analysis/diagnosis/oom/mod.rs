@@ -127,7 +127,13 @@ impl PostMortem {
     /// Free bytes of the card, by the driver's last figure.
     pub fn card_free(&self) -> Option<u64> {
         let at_refusal = self.oom.refusal.map(|at| at.refused.driver_free).filter(|free| *free > 0);
-        at_refusal.or_else(|| self.device.sample.and_then(|at| at.sample.driver_free))
+        let recorded = self.oom.post_mortem.and_then(|found| found.driver_free);
+        // Of an earlier sample what was allocated since is gone.
+        let sampled = self.device.sample.and_then(|at| {
+            let grown = self.device.live_bytes.saturating_sub(at.live_bytes);
+            Some(at.sample.driver_free?.saturating_sub(grown))
+        });
+        at_refusal.or(recorded).or(sampled)
     }
 
     /// Bytes that nvidia-smi would show for the process; without NVML's figure, its recorded memory.
