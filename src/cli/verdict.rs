@@ -9,7 +9,7 @@ use vramtrace_reader::analysis::{Collect, Moment, Process, Verdict, Wanted, read
 use vramtrace_reader::report::text::{engine, failed, guests};
 use vramtrace_reader::report::{WordedVerdict, holder_line, shell};
 use vramtrace_reader::trace::{Trace, TraceError, load};
-use vramtrace_reader::units::size;
+use vramtrace_reader::units::{several, size};
 
 use super::caveats;
 use super::select::{ProcessArgs, Selected};
@@ -94,6 +94,13 @@ pub fn lines(
     let holds =
         |other: &Process| Some(format!("{}: {}", other.name(), holder_line(&Verdict::of(other))?));
     lines.extend(beside.and_then(holds).map(|text| format!("  beside     {text}")));
+    // What others were refused and survived.
+    let others = processes.iter().filter(|other| other.trace != process.trace);
+    let others = others.filter(|other| other.handled().is_some());
+    let requests = |other: &Process| several(other.state.refusals(), "request");
+    let refused: Vec<String> =
+        others.map(|other| format!("{}: {}", other.name(), requests(other))).collect();
+    lines.extend((!refused.is_empty()).then(|| format!("  refused    {}", refused.join(", "))));
     lines.extend(guests(&figures).map(|text| format!("  contexts   {text}")));
     let one = shell::of_process(given, &process.header, &process.trace, headers.iter());
     // Nothing is wrong with one of them: the command is about all.

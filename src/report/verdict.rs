@@ -3,6 +3,7 @@
 use std::slice::from_ref;
 
 use serde::Serialize;
+use vramtrace_format::DeviceId;
 
 use super::oom::FailureFacts;
 use super::text::{leaks, stack::place};
@@ -100,7 +101,9 @@ fn text(process: &Process, of: &Verdict, failure: Option<String>) -> String {
         }
         (VerdictKind::RefusedAndWentOn, ..) => failure.unwrap_or_else(|| {
             let refused = several(process.state.refusals(), "request");
-            let last = process.state.last_refusals.back().map(|at| {
+            let last = process.state.last_refusals.back();
+            let last = last.filter(|at| at.refused.size > 0 && at.device != DeviceId::UNKNOWN);
+            let last = last.map(|at| {
                 let (bytes, on) = (size(at.refused.size), gpu_name(at.device));
                 format!(" (the last {bytes} on {on} at {})", seconds(at.time_ns))
             });

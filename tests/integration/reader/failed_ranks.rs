@@ -3,7 +3,7 @@
 
 use testkit::trace_builder::{MS, SECOND, TraceBuilder, cached, training};
 use testkit::{MIB, Said, Scratch};
-use vramtrace_format::{ContextId, DeviceId, Event, Kind, StackId};
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, PostMortem, RefusedBy, StackId};
 
 fn written<const OF: usize>(ranks: [TraceBuilder; OF]) -> Scratch {
     let scratch = Scratch::new();
@@ -49,6 +49,30 @@ fn the_first_of_several_failures_is_the_cause() {
     assert!(shown.contains(begins), "{shown}");
     let scratch = written([failed(20), killed(30 * SECOND), failed(5), training()]);
     scratch.prints("failed/several", &["report job --top 1", "job"]);
+}
+
+/// Who fills the card of a refused process is named with its line, and what others were refused and survived.
+#[test]
+fn who_else_holds_the_card_is_named() {
+    let device = DeviceId(0);
+    let mut holds = training();
+    holds.refused(SECOND, Kind::Device, 16 << 30, RefusedBy::Driver, 0);
+    holds.alloc(2 * SECOND, Kind::Device, 1 << 44, MIB);
+    let mut refused = TraceBuilder::new();
+    refused.context(MS, 0);
+    refused.refused(20 * SECOND, Kind::Device, 8 << 30, RefusedBy::Driver, 0);
+    let found =
+        PostMortem { device, size: 8 << 30, by: Some(RefusedBy::Driver), ..PostMortem::default() };
+    refused.event(20 * SECOND, Event::PostMortem(found));
+    refused.event(20 * SECOND, Event::Neighbour { device, pid: 4712, bytes: Some(20 << 30) });
+    let shown = written([refused, holds]).text("job");
+    let beside =
+        "\n  beside     rank 1: train.py:41 < train.py:77 held 64.00 MiB at the peak (40 %)\n";
+    for part in
+        ["other processes of this run: 1, 20.00 GiB", beside, "\n  refused    rank 1: 1 request\n"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
 }
 
 #[test]

@@ -408,7 +408,7 @@ impl<'a> Judge<'a> {
             rises: sums.allocations as usize,
             points: sums.allocations as usize,
             troughs: false,
-            spread_of_events: 1.0,
+            spread_of_events: 0.0,
             risen: sums.bytes,
             bytes_per_second: sums.bytes as f64 / (span_ns as f64 / 1e9),
             first_ns,
