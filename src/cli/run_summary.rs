@@ -113,26 +113,14 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, InUse> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
-    // Of processes that ran one after another those count that ended together.
-    let span = |it: &ProcessFigures| {
-        (it.header.start_unix_ns, it.header.start_unix_ns.saturating_add(it.last_ns))
-    };
-    let alive = |at: &ProcessFigures| {
-        let end = span(at).1;
-        processes.iter().filter(move |it| (span(it).0..=span(it).1).contains(&end))
-    };
-    let held = |it: &ProcessFigures| it.devices.values().map(|of| of.live_bytes).sum::<u64>();
-    let last = processes.iter().max_by_key(|at| alive(at).map(held).sum::<u64>());
-    for (device, of) in last.into_iter().flat_map(alive).flat_map(|it| &it.devices) {
-        if of.live_bytes > 0 {
-            *live.entry(*device).or_default() += of.live_bytes;
-        }
-        allocations += of.live_allocations;
-    }
     for (device, of) in processes.iter().flat_map(|process| &process.devices) {
         if of.peak_bytes > peaks.get(device).map_or(0, InUse::headline) {
             peaks.insert(*device, of.in_use_at_peak);
         }
+        if of.live_bytes > 0 {
+            *live.entry(*device).or_default() += of.live_bytes;
+        }
+        allocations += of.live_allocations;
         by_cap += of.refused_by_cap;
         by_driver += of.refused_by_driver;
     }
@@ -140,14 +128,17 @@ fn lines(processes: &[ProcessFigures], status: Status) -> [String; 4] {
         (took, all) if took == all => all.to_string(),
         (took, all) => format!("{took} of {all}"),
     };
-    let several = if processes.len() > 1 { " (the highest of one process)" } else { "" };
+    let [several, each] = match processes.len() {
+        ..2 => ["", ""],
+        _ => [" (the highest of one process)", " (each process at its own end)"],
+    };
     [
         format!("  peak       {}{several}", by_device(&peaks, headline)),
         match allocations {
             0 => "  at the end nothing is live".to_string(),
             n => {
                 let live = by_device(&live, |bytes| size(*bytes));
-                format!("  at the end {live} in {}", units::several(n, "allocation"))
+                format!("  at the end {live} in {}{each}", units::several(n, "allocation"))
             }
         },
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),

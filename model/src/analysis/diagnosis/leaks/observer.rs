@@ -45,8 +45,9 @@ pub struct StackSums {
     pub smallest: u64,
     pub largest: u64,
     pub(super) pieces: Pieces,
-    /// Events of the same level and device before its first one.
+    /// Events of the same level and device before its first one, and the frees among them.
     pub first_event: u64,
+    pub frees_before: u64,
 }
 
 impl StackSums {
@@ -74,6 +75,7 @@ impl StackSums {
         self.largest = self.largest.max(other.largest);
         self.pieces.add(&other.pieces);
         self.first_event = self.first_event.min(other.first_event);
+        self.frees_before = self.frees_before.min(other.frees_before);
     }
 }
 
@@ -211,6 +213,7 @@ impl GrowthObserver {
                     smallest: piece,
                     largest: piece,
                     first_event: activity,
+                    frees_before: place.frees,
                     ..StackSums::default()
                 },
                 last_alloc_ns: live.time_ns,

@@ -20,6 +20,28 @@ pub(super) const HARMLESS: &[Scenario] = &[
             }
         }
     }),
+    harmless("a long training, and then a step whose layers are too large", |p| {
+        (0..200).for_each(|_| p.step());
+        for _ in 0..40 {
+            let temporary = p.alloc(907, MIB);
+            p.alloc(LEAK, 300 * MIB);
+            p.free(temporary);
+        }
+        p.refused();
+    }),
+    harmless("a load by way of staging memory, and then layers that are too large", |p| {
+        for _ in 0..300 {
+            let staging = p.alloc(907, MIB);
+            p.alloc(800, 40 * MIB);
+            p.free(staging);
+        }
+        for _ in 0..40 {
+            let temporary = p.alloc(908, MIB);
+            p.alloc(LEAK, 300 * MIB);
+            p.free(temporary);
+        }
+        p.refused();
+    }),
     harmless("a server that captures its graphs into a private pool when it starts", |p| {
         (0..20).for_each(|_| p.step());
         p.site = PRIVATE;

@@ -136,8 +136,10 @@ pub(super) const LEAKING: &[Scenario] = &[
     growing("an evaluation that keeps its results, after a long training", |p| {
         (0..800).for_each(|_| p.step());
         for _ in 0..40 {
+            let before = p.alloc(LEAK, 300 * MIB);
             p.step();
             p.alloc(LEAK, 300 * MIB);
+            p.free(before);
         }
         p.refused();
     }),
