@@ -117,8 +117,7 @@ int main(int arguments, char **argument) {
         pthread_create(&threads[count++], NULL, cycler, NULL);
     }
     for (int thread = 0; thread < THREADS; thread++) pthread_create(&threads[count++], NULL, worker, NULL);
-    struct timespec pause = {.tv_sec = atoi(argument[2])};
-    nanosleep(&pause, NULL);
+    sleep(atoi(argument[2]));
     done = 1;
     while (count) pthread_join(threads[--count], NULL);
     if (fstat(marker, &about)) exit(3);

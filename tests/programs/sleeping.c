@@ -22,10 +22,7 @@ static size_t taken(void) {
     return at_start - free;
 }
 
-static void pause_ms(int ms) {
-    struct timespec time = {0, ms * 1000000l};
-    nanosleep(&time, NULL);
-}
+static void pause_ms(int ms) { usleep(ms * 1000); }
 
 static const char *grows = "";
 

@@ -33,7 +33,7 @@ fn killed(at: u64) -> TraceBuilder {
 #[test]
 fn the_rank_that_ran_out_of_memory_comes_first() {
     let scratch = written([training(), failed(0), training()]);
-    scratch.prints("failed/oom", &["report job", "report job --rank 1", "oom job"]);
+    scratch.prints("failed/oom", &["report job --top 1", "report job --rank 1", "oom job"]);
     assert!(scratch.text("report job --all").contains("next    vramtrace oom job --rank 1\n"));
 }
 

@@ -180,7 +180,8 @@ fn advice(found: &Findings) -> String {
         Some(RefusedBy::Cap | RefusedBy::Group)
             if driver_free.is_none_or(|free| free >= found.whole) =>
         {
-            all.push(format!("a cap of {}", enough(counted.saturating_add(found.whole))));
+            let whose = if by == Some(RefusedBy::Group) { " for the group" } else { "" };
+            all.push(format!("a cap of {}{whose}", enough(counted.saturating_add(found.whole))));
         }
         Some(RefusedBy::Driver) => {
             let theirs = found.neighbours.iter().filter_map(|(_, bytes)| *bytes);
