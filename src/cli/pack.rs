@@ -136,7 +136,7 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
                 compressed.finish()?;
             }
         }
-        // The new file, which is created 0600, is for the readers of the trace. Its other bits are those of whoever wrote
+        // The new file, which is created 0600, is for the readers of the trace. Its other bits are those of the user who wrote
         // the trace: they are not taken over.
         let mode = std::fs::metadata(trace.path())?.permissions().mode();
         files::set_mode(file, mode & 0o044 | 0o600)

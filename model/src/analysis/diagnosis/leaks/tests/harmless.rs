@@ -5,8 +5,19 @@ use std::collections::VecDeque;
 use vramtrace_format::physical::{KIB, MIB};
 
 use super::{
-    LEAK, MS, PRIVATE, SECOND, Scenario, each_step, harmless, parameters, short_loop, steps, train,
+    LEAK, MS, PRIVATE, Program, SECOND, Scenario, each_step, harmless, parameters, short_loop,
+    steps, train,
 };
+
+/// The layers of one step, which are refused in the end.
+fn layers(p: &mut Program) {
+    for _ in 0..40 {
+        let temporary = p.alloc(908, MIB);
+        p.alloc(LEAK, 300 * MIB);
+        p.free(temporary);
+    }
+    p.refused();
+}
 
 pub(super) const HARMLESS: &[Scenario] = &[
     harmless("training", |p| (0..steps(p)).for_each(|_| p.step())),
@@ -22,12 +33,7 @@ pub(super) const HARMLESS: &[Scenario] = &[
     }),
     harmless("a long training, and then a step whose layers are too large", |p| {
         (0..200).for_each(|_| p.step());
-        for _ in 0..40 {
-            let temporary = p.alloc(907, MIB);
-            p.alloc(LEAK, 300 * MIB);
-            p.free(temporary);
-        }
-        p.refused();
+        layers(p);
     }),
     harmless("a load by way of staging memory, and then layers that are too large", |p| {
         for _ in 0..300 {
@@ -35,12 +41,7 @@ pub(super) const HARMLESS: &[Scenario] = &[
             p.alloc(800, 40 * MIB);
             p.free(staging);
         }
-        for _ in 0..40 {
-            let temporary = p.alloc(908, MIB);
-            p.alloc(LEAK, 300 * MIB);
-            p.free(temporary);
-        }
-        p.refused();
+        layers(p);
     }),
     harmless("a server that captures its graphs into a private pool when it starts", |p| {
         (0..20).for_each(|_| p.step());
