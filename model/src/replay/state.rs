@@ -207,7 +207,7 @@ pub struct State {
     pub off: Vec<OffSpan>,
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,
-    /// With which it ended, where that was recorded: after a refusal, and at an `_exit`, which runs no handlers.
+    /// With which it ended, where that was recorded: one other than 0, after a refusal, and at an `_exit`, which runs no handlers.
     pub exit_status: Option<i32>,
     /// Ids of the functions that the process called and the recorder only counts.
     pub passed_through: BTreeSet<u16>,

@@ -41,7 +41,7 @@ pub fn parent(run: &Run) -> Value {
 fn an_end_is_recorded_as_what_it_was() {
     for (name, argument, in_order, status) in [
         ("return", "", true, None),
-        ("exit", "", true, None),
+        ("exit", "", true, Some(7)),
         ("vfork", "", true, None),
         ("_exit", "0", true, Some(0)),
         ("_exit", "264", false, Some(8)),
