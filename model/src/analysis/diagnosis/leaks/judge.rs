@@ -39,12 +39,6 @@ const MIN_OWN_PART: f64 = 0.4;
 /// Who allocates over a smaller part of the events than this may make gradients, or an optimizer's
 /// state, in the first step.
 const ALL_THE_TIME: f64 = 0.7;
-/// What begins late must keep so many pieces, and who tells the length of a step makes as many.
-const LATE: u64 = 16;
-/// Before it at least this part of all events were frees (of steps it is a half, of loading less), and it keeps a piece in no less
-/// than one of so many parts of a step.
-const WORK: f64 = 0.45;
-const STEP_PART: u64 = 12;
 /// What grew is freed if this part of it is.
 const FREED: f64 = 0.9;
 /// A process frees its memory when it ends if it does so for this many stacks, and this part.
@@ -57,7 +51,7 @@ pub(super) type LevelAndDevice = (Level, DeviceId);
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub at: LevelAndDevice,
-    history: BinnedHistory,
+    pub history: BinnedHistory,
     /// The stack that holds the largest number of bytes, and that number.
     pub stack: StackId,
     most: u64,
@@ -125,8 +119,8 @@ pub(super) struct Subject<'s> {
 
 #[derive(Clone)]
 pub(super) struct Judge<'a> {
-    observer: &'a GrowthObserver,
-    axes: BTreeMap<LevelAndDevice, Axes>,
+    pub observer: &'a GrowthObserver,
+    pub axes: BTreeMap<LevelAndDevice, Axes>,
     headrooms: BTreeMap<LevelAndDevice, Option<u64>>,
     /// Live bytes of all stacks, as in `BinnedHistory::time`.
     live: BTreeMap<LevelAndDevice, BinnedHistory>,
@@ -397,40 +391,6 @@ impl<'a> Judge<'a> {
                 freed.then_some((growth, verdict)).ok_or(still)
             }
         }
-    }
-
-    /// What kept more and more pieces from when it began, late, up to a refusal: the bins of the whole run are too wide for it.
-    fn late(&self, case: &Case) -> Option<Growth> {
-        let (axes, sums, last_ns) = (&self.axes[&case.at], &case.sums, case.history.last_alloc_ns);
-        let begin = case.history.time.iter().position(|bytes| *bytes > 0)?;
-        let first_ns = begin as u64 * axes.bin_ns();
-        let span_ns = last_ns.checked_sub(first_ns).filter(|span| *span > 0)?;
-        let pause_ns = span_ns / sums.count.max(1);
-        let to_the_end = axes.last_alloc_ns.saturating_sub(last_ns) <= 2 * pause_ns;
-        let most = sums.highest_count / 10 * 9;
-        let grows = sums.count >= LATE && sums.count >= most && !sums.is_full();
-        // Before it there were steps, which free all that they take, and it keeps a piece a step or so: the layers of one
-        // step keep theirs sooner.
-        let worked = sums.frees_before as f64 >= sums.first_event as f64 * WORK;
-        let each = axes.events.saturating_sub(sums.first_event) / sums.count.max(1);
-        let tracks = self.observer.tracks.iter().filter(|((level, device, _), track)| {
-            (*level, *device) == case.at && track.sums.first_event < sums.first_event
-        });
-        let tracks = tracks.filter(|(_, of)| of.sums.frees > 0 && of.sums.allocations >= LATE);
-        let step = tracks.map(|(_, of)| sums.first_event / of.sums.allocations).max();
-        let is_a_step = step.is_some_and(|step| each >= step / STEP_PART);
-        (axes.refused && grows && to_the_end && worked && is_a_step).then(|| Growth {
-            tau: 1.0,
-            straight: 1.0,
-            rises: sums.count as usize,
-            points: sums.count as usize,
-            troughs: false,
-            spread_of_events: 0.0,
-            risen: sums.bytes,
-            bytes_per_second: sums.bytes as f64 / (span_ns as f64 / 1e9),
-            first_ns,
-            last_ns,
-        })
     }
 
     /// It allocated from the beginning: the program may be loading.

@@ -30,6 +30,7 @@ mod driver;
 mod growth;
 mod judge;
 mod larger;
+mod late;
 mod lines;
 mod observer;
 mod sampled;

@@ -14,6 +14,7 @@ fn layers(p: &mut Program) {
     for _ in 0..40 {
         let temporary = p.alloc(908, MIB);
         p.alloc(LEAK, 300 * MIB);
+        p.work(4 * MS);
         p.free(temporary);
     }
     p.refused();
@@ -39,6 +40,7 @@ pub(super) const HARMLESS: &[Scenario] = &[
         for _ in 0..300 {
             let staging = p.alloc(907, MIB);
             p.alloc(800, 40 * MIB);
+            p.work(4 * MS);
             p.free(staging);
         }
         layers(p);
